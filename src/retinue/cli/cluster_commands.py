@@ -117,13 +117,14 @@ def _open_hub() -> Any:
     "--lease",
     callback=seconds,
     metavar="SECONDS",
-    help="After this silence a node is lost and its work is done elsewhere. Default: 30.",
+    help="A node that is silent for this long is lost, and its work starts again elsewhere."
+    " Default: 30.",
 )
 @click.option(
     "--disk",
     callback=_disk,
     metavar="SIZE",
-    help="Most disk space for its files. Default: 20G, or less on a small disk.",
+    help="Maximum disk space for its files. Default: 20G, or less on a small disk.",
 )
 @click.option("--foreground", is_flag=True, help="Stay in the foreground, for service managers.")
 @click.option(
@@ -135,7 +136,7 @@ def _open_hub() -> Any:
     "--routes",
     callback=_addresses,
     metavar="HOST:PORT,…",
-    help="That address of each server of the hub, three or more.",
+    help="The --cluster address of each server of the hub, three or more.",
 )
 @click.pass_obj
 def start_hub(
@@ -338,13 +339,13 @@ SERVING = [
         "--slots",
         callback=whole,
         metavar="N",
-        help="Most children at once. Default: 2 per processor.",
+        help="Maximum number of children at once. Default: 2 per processor.",
     ),
     click.option(
         "--memory",
         callback=whole,
         metavar="MB",
-        help="Most memory of all children, by their limits.",
+        help="Maximum sum of the children's memory limits.",
     ),
     click.option(
         "--quota",
@@ -352,7 +353,8 @@ SERVING = [
         callback=parse_quotas,
         multiple=True,
         metavar="[ID=]N",
-        help="Most children of each steward, or of the one with this id. Repeatable.",
+        help="Maximum number of children of each steward, or of the steward with this id."
+        " Can be repeated.",
     ),
     click.option("--drain-on-term", is_flag=True, help="On SIGTERM, finish the children first."),
 ]
@@ -464,7 +466,7 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
     "--within",
     callback=_duration,
     metavar="DURATION",
-    help="Stop the children after this time: 10m.",
+    help="Stop the children after this time, such as 10m.",
 )
 @click.pass_obj
 def drain_node(session: CliSession, name: str | None, within: float | None) -> None:

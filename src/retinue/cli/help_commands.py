@@ -44,7 +44,7 @@ def docs(session: CliSession, page: str) -> None:
             if not found
             else f"{page} is the name of {len(found)} pages: {', '.join(sorted(found))}",
             code="unknown_page",
-            hint="retinue docs lists all pages",
+            hint="'retinue docs' lists all pages",
         )
     text = pages[found[0]].read_text("utf-8")
     if session.json:
@@ -70,7 +70,11 @@ def find_docs() -> Path:
     for folder in (PACKAGE / "docs", PACKAGE.parent.parent / "docs"):
         if (folder / "index.md").is_file():
             return folder
-    raise NotFound("the documentation is not installed", code="unknown_page")
+    raise NotFound(
+        "the documentation is not installed",
+        code="unknown_page",
+        hint="install retinue again: its wheel contains the documentation",
+    )
 
 
 def _read_title(path: Path) -> str:

@@ -55,20 +55,25 @@ OF_HTTP = {"host": "--host", "port": "--port", "names": "--allow-host"}
     help="Base of relative context paths. Default: the working folder.",
 )
 @click.option("--http", is_flag=True, help="Serve streamable HTTP, and print the address.")
-@click.option("--host", default="127.0.0.1", metavar="H", help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    metavar="H",
+    help="With --http: the address to listen on. Default: 127.0.0.1.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
     metavar="N",
-    help="Port to listen on. Default: a free one.",
+    help="With --http: the port to listen on. Default: a free one.",
 )
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A host name to accept requests for.",
+    help="With --http: a further host name to accept requests for.",
 )
 @click.pass_context
 def mcp(
@@ -287,8 +292,8 @@ def news(session: CliSession) -> None:
     """Tell a hook of Claude Code which background subagents ended.
 
     Reads the hook's JSON from standard input and prints the answer for it. Names each subagent
-    once, and only while its result waits to be read; nothing is delivered by this. When the agent
-    is about to stop while a result waits, it is asked to read it first.
+    once, while its result waits to be read, and delivers no result. If the agent is about to stop
+    while a result waits, the answer asks it to read that result first.
     """
     event = _read_hook()
     # A hook that fails would disturb the agent, and this one is only a convenience.

@@ -211,8 +211,7 @@ OF_REPOSITORIES = ("apply", "include_dirty")
 @click.option(
     "--retry",
     metavar="TASK",
-    help="Run the steps of a plan again that failed or never started in this task, on top of what"
-    " it merged.",
+    help="Run the failed and unstarted steps of this task's plan again, on top of what it merged.",
 )
 @click.option("--config", metavar="FILE|@NAME", help="The configuration of its task.")
 @click.option(
@@ -220,16 +219,20 @@ OF_REPOSITORIES = ("apply", "include_dirty")
     "agents",
     multiple=True,
     metavar="NAME",
-    help="A coding agent of the team, such as claude; several vote. See 'retinue agent list'.",
+    help="A coding agent of the team, such as claude. Can be repeated: several agents vote. See"
+    " 'retinue agent list'.",
 )
 @click.option(
-    "--max-concurrent", callback=counting, metavar="N", help="Most subagents that run at once."
+    "--max-concurrent",
+    callback=counting,
+    metavar="N",
+    help="Maximum number of subagents that run at once.",
 )
 @click.option(
     "--verify",
     metavar="COMMAND",
-    help="With --agent, in a git repository: each agent changes a copy of its own, this shell"
-    " command has to pass on the result, votes decide among those that pass, and one is merged.",
+    help="With --agent, in a git repository: each agent works on a copy of its own. This shell"
+    " command checks each result, the agents vote among those that pass, and one is merged.",
 )
 @click.option(
     "--apply",
@@ -247,7 +250,7 @@ OF_REPOSITORIES = ("apply", "include_dirty")
     "secrets",
     multiple=True,
     metavar="NAME[=file:PATH|env:VAR]",
-    help="With --plan: hand out a secret that its steps name in 'secrets'.",
+    help="With --plan: the source of a secret that its steps name in 'secrets'.",
 )
 @click.option(
     "--wait/--background", default=True, help="Wait for the outcome, or return and let it run."

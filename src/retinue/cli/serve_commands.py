@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     example="retinue ui\nretinue ui --port 8420 --no-open\nretinue ui --also ~/work/site",
 )
 @click.option(
-    "--host", default="127.0.0.1", metavar="H", help="Address to listen on; loopback only."
+    "--host",
+    default="127.0.0.1",
+    metavar="H",
+    help="Address to listen on. Default: 127.0.0.1. Any but loopback needs --token-file.",
 )
 @click.option(
     "--port",
@@ -41,7 +44,11 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Another project, or its .retinue folder, to show on the same page.",
 )
-@click.option("--token-file", metavar="FILE", help="File with a token that browsers sign in with.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="File with a token of 16 characters or more, with which browsers sign in.",
+)
 @click.option("--open/--no-open", "opens", default=True, help="Open the link in a browser.")
 @click.pass_obj
 def ui(

@@ -138,17 +138,37 @@ class SpawnCommand(CliCommand):
     "--id", "subagent_id", type=parse_subagent_id, metavar="ID", help="Its id. Default: generated."
 )
 @click.option("--title", metavar="T", help="Title in lists.")
-@click.option("--type", "subagent_type", metavar="NAME", help="The subagent type to use.")
 @click.option(
-    "--context-path", "context_paths", multiple=True, metavar="P", help="A path it may read."
+    "--type",
+    "subagent_type",
+    metavar="NAME",
+    help="Its type, a role with instructions. See 'retinue types list'.",
 )
 @click.option(
-    "--context-file", "context_files", multiple=True, metavar="F", help="A file to give to it."
+    "--context-path",
+    "context_paths",
+    multiple=True,
+    metavar="P",
+    help="A path that it may read. Can be repeated.",
+)
+@click.option(
+    "--context-file",
+    "context_files",
+    multiple=True,
+    metavar="F",
+    help="A file that is copied for it to read.",
 )
 @click.option(
     "--timeout-seconds", callback=seconds, metavar="S", help="Time limit for each attempt."
 )
-@click.option("--tool", "allowed_tools", multiple=True, metavar="NAME", help="A tool it may use.")
+@click.option(
+    "--tool",
+    "allowed_tools",
+    multiple=True,
+    metavar="NAME",
+    help="A tool that its team or coding agent may use. Default: the usual ones. See"
+    " 'retinue docs member-tools'.",
+)
 @click.option(
     "--success-criterion",
     "success_criteria",
@@ -168,7 +188,10 @@ class SpawnCommand(CliCommand):
 )
 @click.option("--retry-on-timeout", is_flag=True, help="Also retry after a timeout.")
 @click.option(
-    "--integration", type=click.Choice(["merge", "copy", "none"]), help="How to join its output."
+    "--integration",
+    type=click.Choice(["merge", "copy", "none"]),
+    help="Merge its output into git, copy it to a folder, or leave it in the workspace. Default:"
+    " none.",
 )
 @click.option(
     "--owns",
@@ -203,7 +226,7 @@ class SpawnCommand(CliCommand):
     help="A coding agent to do the work: claude, codex, gemini, opencode, goose, copilot, or one"
     " of the configuration. See 'retinue agent list'.",
 )
-@click.option("--model", metavar="M", help="The model of that coding agent.")
+@click.option("--model", metavar="M", help="The model of the coding agent.")
 @click.option(
     "--access",
     type=click.Choice(["read", "write"]),
@@ -215,21 +238,19 @@ class SpawnCommand(CliCommand):
     metavar="FILE",
     help="JSON schema that its answer must fit.",
 )
-@click.option(
-    "--turns", callback=whole, metavar="N", help="Model requests that it may make at most."
-)
+@click.option("--turns", callback=whole, metavar="N", help="Maximum number of model requests.")
 @click.option(
     "--env",
     multiple=True,
     callback=split_variables,
     metavar="NAME[=VALUE]",
-    help="A variable of its command; without a value, that of this shell. The contract shows it.",
+    help="A variable of its command; without a value, that of this shell. The contract records it.",
 )
 @click.option(
     "--stdin",
     callback=read_stdin,
     metavar="FILE",
-    help="Standard input of its command; - passes ours on.",
+    help="A file for the standard input of its command; - passes on that of this command.",
 )
 @click.option(
     "--secret",
@@ -245,14 +266,16 @@ class SpawnCommand(CliCommand):
     help="Lend the python3 of this shell with its packages, such as an active virtual environment;"
     " it is the first on the PATH of the subagent.",
 )
-@click.option("--redact", is_flag=True, help="Replace its secrets in what it prints and answers.")
+@click.option(
+    "--redact", is_flag=True, help="Replace the values of its secrets in its output and answer."
+)
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     callback=split_limits,
     metavar="NAME=N",
-    help="A lower limit: memory_mb, processes, file_mb, open_files or cpus.",
+    help="Lower a limit of the configuration: memory_mb, processes, file_mb, open_files or cpus.",
 )
 @click.option("--queue", is_flag=True, help="At the limit, wait for a slot instead of failing.")
 @click.option(

@@ -37,7 +37,7 @@ def task() -> None:
     "--max-concurrent",
     callback=counting,
     metavar="N",
-    help="Most subagents that run at once. Default: 3.",
+    help="Maximum number of subagents that run at once. Default: 3.",
 )
 @click.option(
     "--timeout-seconds",

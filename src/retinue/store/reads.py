@@ -307,8 +307,11 @@ class Records:
             raise NotFound(
                 f"no subagent {subagent[:80]!a} in task {task}",
                 code="unknown_subagent",
-                hint="list the subagents of the task to see their ids",
-                hints={AGENT: "list_subagents shows the ids"},
+                hint=f"'retinue subagent list {task}' shows the ids",
+                hints={
+                    AGENT: "list_subagents shows the ids",
+                    PYTHON: "Task.subagents() lists the ids",
+                },
             )
         found = self._to_subagent(row)
         # Do not cache uncommitted rows: the transaction may be rolled back.
