@@ -126,9 +126,9 @@ METHODS = ("GET", "HEAD", "POST")
 # Paths without a session; they show nothing of a task
 OPEN_PATHS = ("/static/", "/enter/")
 SIGN_IN = "/api/enter"
-WORD = "x-csrf-token"
+CSRF_HEADER = "x-csrf-token"
 # For streams: a browser's EventSource cannot send headers
-WORD_IN_QUERY = "csrf"
+CSRF_PARAMETER = "csrf"
 STREAMS = ("/changes", "/events", "/live")
 SHORTER = "ask for less at a time"
 ADDRESSES = (
@@ -189,7 +189,7 @@ class SecurityMiddleware:
             return refuse(403, "foreign_host", "this server has another name", hint)
         if scope["method"] not in METHODS:
             return refuse_method(METHODS)
-        return self._refuse_stranger(scope, headers) or self._is_cross_origin(scope, headers)
+        return self._refuse_stranger(scope, headers) or self._refuse_cross_origin(scope, headers)
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
         path = scope["path"]
@@ -202,8 +202,8 @@ class SecurityMiddleware:
             return refuse(401, "no_session", "this browser has no session here", hint)
         return HTMLResponse(self._locked, status_code=401)
 
-    def _is_cross_origin(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the refusal of a request from another page or without a CSRF token."""
+    def _refuse_cross_origin(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return the refusal of a request from another page, or of one without a CSRF token."""
         path = scope["path"]
         posted = scope["method"] == "POST"
         origin = headers.get("origin")
@@ -213,7 +213,8 @@ class SecurityMiddleware:
             return refuse(403, "foreign_origin", "the request comes from another page", FROM_HERE)
         if path.startswith("/api/") and not from_here:
             return refuse(403, "foreign_origin", "the request comes from another page", FROM_HERE)
-        if path.startswith("/api/") and path != SIGN_IN and not self._has_word(scope, headers):
+        protected = path.startswith("/api/") and path != SIGN_IN
+        if protected and not self._has_csrf_token(scope, headers):
             hint = "open the link that 'retinue ui' prints: the page that it opens has the token"
             return refuse(403, "no_word", "missing or wrong CSRF token", hint)
         if not posted:
@@ -229,10 +230,10 @@ class SecurityMiddleware:
             return refuse_body()
         return None
 
-    def _has_word(self, scope: Scope, headers: Headers) -> bool:
-        given = headers.get(WORD, "")
+    def _has_csrf_token(self, scope: Scope, headers: Headers) -> bool:
+        given = headers.get(CSRF_HEADER, "")
         if not given and scope["method"] == "GET" and scope["path"].endswith(STREAMS):
-            given = QueryParams(scope["query_string"]).get(WORD_IN_QUERY, "")
+            given = QueryParams(scope["query_string"]).get(CSRF_PARAMETER, "")
         return self._access.has_csrf_token(scope["retinue.session"], given)
 
 

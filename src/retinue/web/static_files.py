@@ -33,9 +33,9 @@ class StaticFiles:
         self.missing = _read_text(top, "missing.html")
         self._locked = _read_text(top, "locked.html")
 
-    def render_welcome(self, word: str) -> str:
+    def render_welcome(self, csrf_token: str) -> str:
         """Return the page behind the link, which stores the CSRF token for the other pages."""
-        return self._welcome.replace("{csrf}", word)
+        return self._welcome.replace("{csrf}", csrf_token)
 
     def render_locked(self, *, used: bool = False, token: bool = False) -> str:
         """Return the page for a browser without a session."""

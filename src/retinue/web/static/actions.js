@@ -1,8 +1,8 @@
-// What a person can do: each is asked once, in a dialog, and then it is an event with their name.
+// Actions of the user. Each is confirmed in a dialog and recorded as an event with `by: user`.
 import { BASE, html, line, plain, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
-import { moveTo } from './moving.js';
+import { moveTo } from './navigation.js';
 
-// What an action says and asks. `field` is the one text that goes with it, if any.
+// The texts of each action's dialog. `field` is its text field, if it has one.
 const ACTIONS = {
   cancel: {
     title: name => `Cancel ${name}?`,
@@ -84,8 +84,8 @@ const ACTIONS = {
   },
 };
 
-// The dialog of one action; `open` is { kind, name, task, path, asked } or null. Once it is closed, `done` is given what
-// there is to say: a text, and the name and address of a successor.
+// The dialog of one action; `open` is { kind, name, task, path, asked } or null. When it closes, `done` is called with
+// what the toast says: a text, and the name and address of a successor.
 export function ActionDialog({ open, done }) {
   const dialog = useRef(null);
   const said = useRef(null);
@@ -118,7 +118,7 @@ export function ActionDialog({ open, done }) {
   const keyed = event => {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) event.target.form.requestSubmit();
   };
-  // It is gone only once it is closed: the browser gives the focus back to where it was by then.
+  // Remove the dialog only after it closed: until then the browser returns the focus to where it was.
   return html`
     <dialog ref=${dialog} class="dialog" aria-labelledby="dialog-title" onClose=${() => done(said.current)}
       onCancel=${event => { if (state.busy) event.preventDefault(); }}>
@@ -140,7 +140,7 @@ export function ActionDialog({ open, done }) {
     </dialog>`;
 }
 
-// What was just done, said once and then gone.
+// A short message about the last action.
 export function Toast({ said, gone }) {
   useEffect(() => {
     if (!said) return undefined;

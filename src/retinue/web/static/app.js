@@ -1,9 +1,9 @@
-// The frame of the page: which page is shown, the head with the theme, and moving between pages.
+// Frame of the page: routing, the header with the theme, and navigation.
 import { about, BASE, begin, html, line, render, useEffect, useRef, useState } from './lib.js';
-import { go, rememberScroll, restoreScroll } from './moving.js';
+import { go, rememberScroll, restoreScroll } from './navigation.js';
 import { Palette } from './palette.js';
 import { useNotifications } from './notify.js';
-import { Loading, Trouble } from './parts.js';
+import { Loading, Trouble } from './components.js';
 import { CostsPage } from './costs.js';
 import { Home } from './home.js';
 import { TaskPage } from './task.js';
@@ -17,7 +17,7 @@ const ROUTES = [
   [/^\/tasks\/([^/]+)\/subagents\/([^/]+)$/, (task, id) => html`<${SubagentPage} key=${`${task}/${id}`} task=${task} id=${id} />`],
 ];
 
-// Whether an address is a page of this root; the pages of another one are loaded anew.
+// Whether an address is a page of this root; pages of another root are loaded as a new document.
 const isOurs = address => address.startsWith(`${BASE}/`) && (BASE !== '' || !address.startsWith('/roots/'));
 
 function page(full) {
@@ -70,13 +70,13 @@ function App() {
     addEventListener('popstate', moved);
     return () => removeEventListener('popstate', moved);
   }, []);
-  // Who moved to another page begins at its top, also with a keyboard or a screen reader.
+  // After a change of page the focus is at its top, for keyboards and screen readers.
   const before = useRef(path);
   useEffect(() => {
     if (before.current !== path) main.current.focus({ preventScroll: true });
     before.current = path;
   }, [path]);
-  // Links of our own change the page without loading it anew.
+  // Links within this root change the page without a new document.
   const clicked = event => {
     const link = event.target.closest('a[href^="/"]');
     if (!link || !isOurs(link.getAttribute('href')) || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;

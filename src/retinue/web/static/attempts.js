@@ -1,13 +1,12 @@
-// Two attempts of a subagent beside each other: how each ended, and where their words differ.
+// Two attempts of a subagent side by side: how each ended, and a diff of their texts.
 import { advised, clock, cost, duration, html, line, plain, seconds, useDocument, useMemo, useState, whole } from './lib.js';
-import { Loading, Pill, Trouble } from './parts.js';
+import { Loading, Pill, Trouble } from './components.js';
 
 const TEXTS = [['answer', 'Answer'], ['stdout', 'stdout'], ['stderr', 'stderr']];
-const MOST_LINES = 800; // compared line by line: the work grows with the square of it
+const MOST_LINES = 800; // in the comparison, whose time grows with the square of it
 
-// Rows of [left, right, same]: the longest common lines stand beside each other, and lines that differ beside those
-// that stand in their place.
-export function compareLines(left, right) {
+// Return the diff as rows of [left, right, same], by the longest common subsequence of lines.
+function compareLines(left, right) {
   const long = [...Array(left.length + 1)].map(() => new Uint16Array(right.length + 1));
   for (let i = left.length - 1; i >= 0; i -= 1) {
     for (let j = right.length - 1; j >= 0; j -= 1) {

@@ -1,4 +1,4 @@
-// Small parts that several pages are made of.
+// Components that several pages use.
 import { html, line, useEffect, useLayoutEffect, useRef, useState } from './lib.js';
 
 const SHAPES = {
@@ -41,15 +41,15 @@ export const Trouble = ({ error, retry }) => html`
     ${retry ? html`<button class="button" onClick=${retry}>Try again</button>` : null}
   </div>`;
 
-// A page of which there is nothing to show.
+// A page whose content could not be loaded.
 export const Missing = ({ name, error, retry }) => html`
   <div class="title-row"><h1>${line(name)}</h1></div><${Trouble} error=${error} retry=${retry} />`;
 
 export const Loading = ({ lines = 3 }) => html`
   <div class="loading" role="status" aria-label="Loading">${Array.from({ length: lines }, (_, index) => html`<i key=${index}></i>`)}</div>`;
 
-// Where a task stands: who is at work in it, else what it came to so far. Its tone, and the word.
-export function standing(task) {
+// Return the status and the label of a task: by its open subagents, else by its outcome.
+export function describeStatus(task) {
   const { blocked, running, pending, waiting_for_merge: merging } = task.counts;
   if (task.state === 'open' && blocked) return ['blocked', 'needs you'];
   if (task.state === 'open' && running) return ['running', 'running'];
@@ -58,10 +58,10 @@ export function standing(task) {
   return task.outcome === 'running' ? ['pending', 'idle'] : [task.outcome, task.outcome];
 }
 
-// How many of a plan's steps have no subagent: not yet, or, of a closed task, never.
-export const unbegun = task => Math.max(0, task.places - task.counts.total);
+// The number of planned steps without a subagent: not started yet or, in a closed task, never started.
+export const countUnstarted = task => Math.max(0, task.places - task.counts.total);
 
-// How far a task is: one part of the bar for each standing, and room for what has not begun.
+// Progress bar of a task: a part for each status, and room for steps that have not started.
 export function Progress({ task }) {
   const { counts } = task;
   const parts = [
@@ -72,8 +72,8 @@ export function Progress({ task }) {
     ['blocked', counts.blocked],
     ['waiting_for_merge', counts.waiting_for_merge],
   ].filter(([, number]) => number > 0);
-  const total = Math.max(1, counts.total + unbegun(task));
-  const told = [...parts, ['not begun', unbegun(task)]].filter(([, number]) => number);
+  const total = Math.max(1, counts.total + countUnstarted(task));
+  const told = [...parts, ['not begun', countUnstarted(task)]].filter(([, number]) => number);
   const said = told.map(([word, number]) => `${number} ${word.replace(/_/g, ' ')}`).join(', ') || 'nothing begun';
   return html`
     <div class="progress" role="img" aria-label=${`${counts.total} subagents: ${said}`} title=${said}>
@@ -81,7 +81,7 @@ export function Progress({ task }) {
     </div>`;
 }
 
-// Tabs by arrow keys, as people expect them.
+// Tabs, with arrow keys.
 export function Tabs({ label, tabs, chosen, choose }) {
   const list = useRef(null);
   const move = event => {
@@ -103,14 +103,14 @@ export function Tabs({ label, tabs, chosen, choose }) {
     </div>`;
 }
 
-// Whether the page hears of changes.
+// State of the page's event stream.
 export function Live({ state }) {
   const words = { live: 'live', connecting: 'connecting', lost: 'reconnecting', stopped: 'no steward runs: reload to start one', ended: 'closed', out: 'signed out: open a new link of retinue ui' };
   return html`<span class=${`link ${state}`} role="status"><i aria-hidden="true"></i>${words[state]}</span>`;
 }
 
-// A list of which only what can be seen exists. An anchored one grows at its top: then what is
-// being read, or lies under the pointer, stays where it is. It begins with the row `at` in sight.
+// A list that renders only its visible rows, with row `at` in view at first. An anchored list grows at its top, and
+// keeps the rows that are read or under the pointer in place.
 export function VirtualList({ count, height, row, keyOf, at = 0, onRange, label, role, anchored, extra = {} }) {
   const box = useRef(null);
   const [view, setView] = useState({ top: 0, tall: 600 });

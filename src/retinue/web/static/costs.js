@@ -1,15 +1,16 @@
-// What a task or the whole root spent: in all, over time, by model, agent, task and subagent.
+// Costs of a task or of the whole root: in total, over time, by model, agent, task and subagent.
 import { API, BASE, cost, get, html, line, save, setTitle, subagentPath, taskPath, useDocument, useEffect, useState, useThrottled, whole } from './lib.js';
-import { useFollow } from './live.js';
-import { inAddress, keepInAddress } from './moving.js';
-import { Empty, Live, Loading, Stat, Trouble } from './parts.js';
+import { useFollow } from './event_stream.js';
+import { inAddress, keepInAddress } from './navigation.js';
+import { Empty, Live, Loading, Stat, Trouble } from './components.js';
 import { Crumbs } from './task.js';
 
 const PERIODS = [['', 'Auto'], ['minute', 'Minutes'], ['hour', 'Hours'], ['day', 'Days']];
 const PAGE = 1000; // model requests in one answer
 const COLUMNS = ['entry', 'ts', 'task_id', 'subagent_id', 'attempt', 'model', 'status', 'seconds', 'input_tokens', 'cached_tokens', 'output_tokens', 'reasoning_tokens', 'estimated', 'priced', 'cost'];
 
-// One cell of a CSV file. The name of a model, which a child may choose, begins with its provider: it is no formula.
+// One cell of a CSV file. A child may choose the name of a model, but the name starts with its provider, so no cell
+// starts a formula of a spreadsheet.
 function cell(value) {
   const text = String(value ?? '');
   return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
@@ -29,7 +30,7 @@ async function saveRequests(path, name) {
 function Chart({ periods, period }) {
   const most = Math.max(...periods.map(each => each.cost));
   const tallest = Math.max(1, ...periods.map(each => each.input_tokens + each.output_tokens));
-  // Without a price, tokens are what can be compared.
+  // If no price is known, compare tokens.
   const share = each => (most ? each.cost / most : (each.input_tokens + each.output_tokens) / tallest);
   return html`
     <section class="card" aria-labelledby="over-time"><h2 id="over-time">${most ? 'Cost' : 'Tokens'} by ${period} <small class="muted">UTC</small></h2>

@@ -1,19 +1,19 @@
-// Following the server: every message once, from where the last one was, whatever happens between.
+// Event streams of the server, resumed after the last message when the connection was lost.
 import { API, useEffect, useRef, useState } from './lib.js';
 import { token } from './token.js';
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
 
-// Calls `take` for each message; gives back what ends it. `since` is where it begins. A hidden page
-// is followed only where it is asked for, since a browser has few connections for one server.
+// Call `take` for each message after `since`; return a function that ends the stream. A browser has few connections to
+// one server, so a hidden page closes its stream unless `hidden` is set.
 export function follow(path, { since, take, say, hidden = false }) {
   let source = null;
   let last = since;
   let wait = FIRST_WAIT;
   let timer = 0;
   let over = false;
-  let answers = false; // the server does, so that it is the steward who is missing
+  let answers = false; // whether the page's server answers; if it does, the steward is missing
 
   function open(isQuiet) {
     const query = new URLSearchParams();
@@ -50,7 +50,7 @@ export function follow(path, { since, take, say, hidden = false }) {
     };
   }
 
-  // A server that was started anew knows no session of before: asking on would be in vain.
+  // After a restart the server does not know this session, and retrying would not help.
   async function again() {
     const status = await fetch(`${API}/session`, { headers: { 'x-csrf-token': token() } }).then(answer => answer.status, () => 0);
     if (over || source === null) return;
@@ -76,7 +76,7 @@ export function follow(path, { since, take, say, hidden = false }) {
   };
 }
 
-// The state of a stream: connecting, live, lost, stopped, ended, or out of its session. Nothing is followed without a path.
+// Hook: the state of a stream (connecting, live, lost, stopped, ended, or out: no session). Without a path there is none.
 export function useFollow(path, since, take) {
   const [state, set] = useState('connecting');
   const latest = useRef(take);

@@ -1,8 +1,8 @@
-// The condensed list of what happened, and all of one event beside it.
+// List of events, and beside it the details of one.
 import { clockMs, Fragment, get, html, line, moment, plain, subagentPath, taskPath, useEffect, useMemo, useNarrow, useRef, useState } from './lib.js';
 import { Feed, Search } from './feed.js';
-import { inAddress, keepInAddress } from './moving.js';
-import { Dot, Empty, Loading, tone, Trouble, VirtualList } from './parts.js';
+import { inAddress, keepInAddress } from './navigation.js';
+import { Dot, Empty, Loading, tone, Trouble, VirtualList } from './components.js';
 
 const KINDS = [
   ['', 'All', []],
@@ -12,7 +12,7 @@ const KINDS = [
   ['gates', 'Gates', ['gate.*', 'agent.blocked']],
 ];
 
-// Which events the address asks for.
+// Return the filter in the address.
 export function wantedEvents() {
   const kind = inAddress('kind');
   return { kind: KINDS.some(([name]) => name === kind) ? kind : '', subagent: inAddress('subagent'), text: inAddress('text') };
@@ -27,7 +27,7 @@ const TONES = [
 ];
 function toneOf({ type, summary, outcome, payload }) {
   if (/^run\.(plan_)?ended$/.test(type)) return outcome ?? payload?.outcome ?? 'pending';
-  if (type === 'task.closed') return 'pending'; // what it came to is said by the end of its run
+  if (type === 'task.closed') return 'pending'; // the event of its run's end has the outcome
   if (type === 'agent.subagent_attempt') return tone((/: (\w+)/.exec(summary ?? payload.summary) || [])[1]);
   if (type === 'agent.subagent_closed' && /: failed/.test(summary ?? payload.summary)) return 'failed';
   return (TONES.find(([pattern]) => pattern.test(type)) || [0, 'pending'])[1];
@@ -94,7 +94,7 @@ function Filters({ wanted, set, subagents }) {
     </div>`;
 }
 
-// `sink` is given a function that takes each new event.
+// `sink.current` is set to a function that takes each new event.
 export function Events({ task, overview, lost, lastSeq, sink, wanted, setWanted, subagents }) {
   const [, redraw] = useState(0);
   const [chosen, choose] = useState(() => Number(inAddress('event')) || null);
@@ -129,7 +129,7 @@ export function Events({ task, overview, lost, lastSeq, sink, wanted, setWanted,
     if (top < box.scrollTop) box.scrollTop = top;
     else if (top + rowHeight > box.scrollTop + box.clientHeight) box.scrollTop = top + rowHeight - box.clientHeight;
   };
-  // Escape closes what was opened, and focus returns to the list.
+  // Escape closes the details and returns the focus to the list.
   const list = useRef(null);
   const left = event => {
     if (event.key !== 'Escape' || chosen === null) return;

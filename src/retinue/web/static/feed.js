@@ -1,4 +1,4 @@
-// Events of a task as a list of any length, of which only some pages are kept.
+// Events of a task as a list of any length that keeps only the recently used pages.
 import { get, taskPath } from './lib.js';
 
 const PAGE = 200;
@@ -13,7 +13,7 @@ const condensed = event => ({
   outcome: event.outcome ?? event.payload?.outcome,
 });
 
-// Every event, newest first: number n stands at count - n.
+// All events, newest first: event number n is at index count - n.
 export class Feed {
   constructor(task, count, changed) {
     this.path = `/api${taskPath(task)}/page`;
@@ -50,7 +50,7 @@ export class Feed {
     let page = this.pages.get(number);
     if (page) this.pages.delete(number);
     else page = { rows: [], loading: false };
-    this.pages.set(number, page); // the one used last is the last to go
+    this.pages.set(number, page); // moved to the end: the least recently used page is dropped first
     if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
     return page;
   }
@@ -70,17 +70,17 @@ export class Feed {
   more() {}
 }
 
-// Only the events that are wanted, newest first, fetched further back on scrolling.
+// Events that match a filter, newest first; older ones are fetched on scrolling.
 export class Search {
   constructor(task, wanted, changed, lost) {
     this.path = `/api${taskPath(task)}/search`;
     this.wanted = wanted;
     this.changed = changed;
-    this.lost = lost; // told that no steward answers
+    this.lost = lost; // called if no steward answers
     this.failed = false; // older events could not be fetched
     this.found = [];
     this.live = [];
-    this.before = null; // null: not begun; 0: all was searched
+    this.before = null; // null: not started; 0: everything was searched
     this.busy = false;
     this.more(0);
   }
@@ -114,7 +114,7 @@ export class Search {
     this.changed();
   }
 
-  // What could not be told is asked for once more.
+  // Retry a search that failed.
   again() {
     if (!this.failed) return;
     this.failed = false;
@@ -140,7 +140,7 @@ export class Search {
     }
     this.busy = false;
     this.changed();
-    if (!enough) this.more(this.count); // nothing among so many events: look further back
+    if (!enough) this.more(this.count); // no match on this page: search further back
   }
 }
 

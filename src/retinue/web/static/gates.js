@@ -1,7 +1,7 @@
-// What waits for a person: questions of subagents, and output that is to be approved.
+// Open gates: questions of subagents, and output to approve.
 import { html, line, plain, subagentPath, taskPath } from './lib.js';
 
-// `act` is given the dialog to open. A gate of another task than the page's names it.
+// `act` is called with the dialog to open. Gates of all tasks have a `task_id`, and then show their task.
 export function Gates({ title = 'Waiting for you', task, gates, act }) {
   if (!gates.length) return null;
   const open = (gate, kind) => act({

@@ -1,20 +1,20 @@
-// All tasks of this root: what needs a person, what runs, what ended.
+// The first page: open gates, running and recent tasks, nodes, other roots.
 import { ago, API, BASE, cost, duration, html, line, moment, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Gates } from './gates.js';
-import { useFollow } from './live.js';
-import { inAddress, keepInAddress } from './moving.js';
+import { useFollow } from './event_stream.js';
+import { inAddress, keepInAddress } from './navigation.js';
 import { Notify } from './notify.js';
 import { NodesPanel } from './nodes.js';
 import { OtherRoots } from './roots.js';
 import { StartDialog } from './start.js';
-import { Empty, Live, Loading, Pill, Progress, standing, Trouble, unbegun } from './parts.js';
+import { Empty, Live, Loading, Pill, Progress, describeStatus, Trouble, countUnstarted } from './components.js';
 
 const PAGE = 50;
 const FILTERS = [['', 'All'], ['open', 'Open'], ['succeeded', 'Succeeded'], ['failed', 'Failed']];
 
 function Row({ task, now }) {
-  const [status, label] = standing(task);
+  const [status, label] = describeStatus(task);
   const sums = task.metrics.totals;
   const { counts } = task;
   const done = counts.completed + counts.failed + counts.cancelled;
@@ -25,7 +25,7 @@ function Row({ task, now }) {
       <a href=${taskPath(task.task_id)} class="task-link">
         <span class="task-name"><strong>${line(task.title)}</strong><code>${line(task.task_id)}</code></span>
         <span class="task-status"><${Pill} status=${status} label=${label} /></span>
-        <span class="task-progress"><${Progress} task=${task} /><small>${counts.total + unbegun(task) ? `${whole(done)} of ${whole(counts.total + unbegun(task))}` : 'no subagents yet'}${counts.failed ? html`, <b class="bad">${whole(counts.failed)} failed</b>` : null}</small></span>
+        <span class="task-progress"><${Progress} task=${task} /><small>${counts.total + countUnstarted(task) ? `${whole(done)} of ${whole(counts.total + countUnstarted(task))}` : 'no subagents yet'}${counts.failed ? html`, <b class="bad">${whole(counts.failed)} failed</b>` : null}</small></span>
         <span class="task-number" title="Tokens, in and out">${whole(sums.input_tokens + sums.output_tokens)}<small> tokens</small></span>
         <span class="task-number" title=${`$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}</span>
         <span class="task-when" title=${moment(task.created_at)}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
@@ -54,7 +54,7 @@ export function Home() {
   const found = useDocument(`${API}/tasks?limit=${limit}${asked ? `&text=${encodeURIComponent(asked)}` : ''}`);
   const waiting = useDocument(`${API}/gates`);
   const { error, reload } = found;
-  // While a search is under way, the tasks that were there stay in sight.
+  // During a search, show the previous tasks.
   const last = useRef(null);
   if (found.data) last.current = found.data;
   const data = found.data || last.current;

@@ -1,39 +1,39 @@
-// The time axis: one lane for each subagent, its spans where it spent its time.
+// The time axis: one lane for each subagent, with its spans of time.
 import { clock, duration, get, html, line, subagentPath, taskPath, took, useEffect, useMemo, useNow, useRef, useState, useThrottled } from './lib.js';
-import { inAddress, keepInAddress } from './moving.js';
-import { Dot, Empty, Icon, tone, VirtualList } from './parts.js';
+import { inAddress, keepInAddress } from './navigation.js';
+import { Dot, Empty, Icon, tone, VirtualList } from './components.js';
 
 const PAGE = 50;
 const KEPT = 40;
-const ARRANGED = 200; // lanes of a task that is shown as a tree
-export const DEEPEST = 6; // that is shown by its distance from the left
+const ARRANGED = 200; // the most lanes that are shown as a tree
+export const DEEPEST = 6; // level of a tree that is still indented
 const HEIGHT = 34;
 const LEGEND = [['waiting', 'waiting'], ['working running', 'working'], ['working completed', 'completed'], ['working failed', 'failed'], ['working cancelled', 'cancelled or partial'], ['blocked', 'needs an answer'], ['retrying', 'between attempts'], ['merging', 'joining']];
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
-// Lanes by their place, of which only some pages are kept.
+// Lanes by index; keeps only the recently used pages.
 export class Lanes {
   constructor(task, which, changed, lost) {
     this.path = `/api${taskPath(task)}/lanes?which=${which}`;
     this.whole = which === 'all';
     this.changed = changed;
-    this.lost = lost; // told that no steward answers
+    this.lost = lost; // called if no steward answers
     this.pages = new Map();
     this.range = [0, 0];
     this.dirty = new Set();
   }
 
-  // What stands at this place: of a task that is not too large, children stand below their parents.
+  // The lane at this index. In tasks of up to ARRANGED lanes, children are below their parents.
   at(index) {
     return this.row(this.order?.[index] ?? index);
   }
 
-  // How many parents the lane has.
+  // The number of ancestors of the lane.
   depth(index) {
     return this.depths?.[index] ?? (this.at(index)?.parent ? 1 : 0);
   }
 
-  // Put children below their parents. That needs every lane, so a larger task keeps the order of its beginnings.
+  // Put children below their parents. This needs all lanes, so larger tasks keep the order of their spawns.
   arrange(count) {
     this.order = null;
     this.depths = null;
@@ -43,7 +43,7 @@ export class Lanes {
     const below = new Map();
     rows.forEach((lane, index) => {
       const above = lane?.parent ? places.get(lane.parent) ?? -1 : -1;
-      // A parent always begins first; another order would have no end.
+      // A parent is always older; any other order could be a cycle.
       const known = above < index ? above : -1;
       below.set(known, [...(below.get(known) || []), index]);
     });
@@ -77,7 +77,7 @@ export class Lanes {
     return Boolean(this.pages.get(Math.floor((this.order?.[index] ?? index) / PAGE))?.loaded);
   }
 
-  // The name of the planned step at this place.
+  // The name of the planned step at this index.
   planned(index) {
     const place = this.order?.[index] ?? index;
     return this.pages.get(Math.floor(place / PAGE))?.planned[place];
@@ -97,7 +97,7 @@ export class Lanes {
       page.planned = planned;
       page.loaded = true;
     } catch (error) {
-      this.dirty.add(number); // the next event asks again, or the next overview
+      this.dirty.add(number); // the next event or overview fetches it again
       if (error.code === 'no_steward') this.lost();
     }
     page.loading = false;
@@ -108,7 +108,7 @@ export class Lanes {
     if (Number.isInteger(step)) this.dirty.add(this.whole ? Math.floor(step / PAGE) : -1);
   }
 
-  // What is seen is fetched anew; what is not is forgotten.
+  // Fetch visible pages again, and drop the others.
   refresh() {
     const [first, last] = this.order ? [0, this.pages.size] : this.range.map(index => Math.floor(Math.max(0, index) / PAGE));
     const everything = this.dirty.has(-1);
@@ -171,12 +171,12 @@ const Lane = ({ task, lane, depth, from, to, now }) => {
     </a>`;
 };
 
-// The place of a planned step without a subagent, or of a subagent that is still asked for.
+// Row of a planned step without a subagent, or of a subagent that is being fetched.
 const Place = ({ index, name, known, closed }) => (known ? html`
   <div class="lane none"><span class="lane-name"><${Dot} status="pending" /><span>${name ? line(name) : `step ${index}`}</span></span><small>${closed ? 'not started' : 'not begun'}</small></div>`
   : html`<div class="lane none"><span class="lane-name"><i></i></span><span class="track"></span></div>`);
 
-// `sink` is given a function that takes each new event.
+// `sink.current` is set to a function that takes each new event.
 export function Timeline({ task, overview, sink, seen, lost }) {
   const [which, setWhich] = useState(() => (['open', 'failed'].includes(inAddress('lanes')) ? inAddress('lanes') : 'all'));
   useEffect(() => keepInAddress({ lanes: which === 'all' ? '' : which }), [which]);

@@ -1,4 +1,4 @@
-// What every part of the page shares: markup, asking the server, and showing foreign text.
+// Shared by all modules: markup, requests to the server, display of untrusted text, formats, hooks.
 import { h, Fragment, render } from './vendor/preact.js';
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
 import htm from './vendor/htm.js';
@@ -15,14 +15,14 @@ class Problem extends Error {
   }
 }
 
-// Where the pages of this root begin: the server may show several roots.
+// Prefix of the addresses of this root; the server may show several.
 export const BASE = (/^\/roots\/\d+(?=\/)/.exec(location.pathname) || [''])[0];
 export const API = `/api${BASE}`;
 
 let session = null;
 export const about = () => session;
 
-// The error of a result, and what to do about it where that is known.
+// The error of a result, with advice if there is any.
 export const advised = error => (Object.hasOwn(session.advice, error) ? `${error}: ${session.advice[error]}` : error);
 
 async function answered(response) {
@@ -58,12 +58,12 @@ export async function begin() {
 export const taskPath = task => `${BASE}/tasks/${encodeURIComponent(task)}`;
 export const subagentPath = (task, id) => `${taskPath(task)}/subagents/${encodeURIComponent(id)}`;
 
-// Characters that would be obeyed instead of seen: controls, marks that turn text around, and what
-// takes no place. Only the joiners, U+200C and U+200D, are let through: scripts and emoji need them.
+// Control characters, direction marks and zero-width characters. The joiners U+200C and U+200D are not among them,
+// because scripts and emoji need them.
 const ACTIVE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 const code = found => `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
-// Show untrusted text with its control characters made visible.
+// Return untrusted text with these characters escaped.
 export const plain = text => String(text ?? '').replace(/\r\n/g, '\n').replace(ACTIVE, code);
 export const line = text => plain(String(text ?? '').replace(/[\r\n\t]+/g, ' '));
 
@@ -75,7 +75,7 @@ export function cost(value) {
 }
 export const whole = value => (Number(value) || 0).toLocaleString('en-US');
 
-// How long a span of a lane took: an attempt knows that itself, without its launch.
+// Seconds of a span of a lane; an attempt has its own figure, without the launch.
 export const took = (span, now) => span.seconds ?? ((span.end ? Date.parse(span.end) : now) - Date.parse(span.start)) / 1000;
 
 export function duration(seconds) {
@@ -99,7 +99,7 @@ const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', h
 const MOMENT = new Intl.DateTimeFormat('en-GB', {
   day: 'numeric', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3, timeZoneName: 'short',
 });
-// Show times in the reader's time zone; text that is not a time is shown as none.
+// Times in the reader's time zone; a dash for anything else.
 const told = (format, stamp) => (Number.isNaN(Date.parse(stamp)) ? '–' : format.format(new Date(stamp)));
 export const clock = stamp => told(CLOCK, stamp);
 export const clockMs = stamp => `${clock(stamp)}.${String(stamp).slice(20, 23)}`;
@@ -112,8 +112,8 @@ export function ago(stamp, now) {
   return passed < 5 ? 'just now' : passed < 86400 * 2 ? `${duration(passed).split(' ')[0]} ago` : day(stamp);
 }
 
-// A document of the server: asked for when the path changes, when a person wants it again (`reload`),
-// and when the page itself does (`refresh`), which starts no stopped steward.
+// Hook: a JSON document of the server. It is fetched when the path changes, by `reload` (for the user), and by
+// `refresh` (for the page itself, which does not start a steward).
 export function useDocument(path) {
   const [state, set] = useState({ path: null, data: null, error: null });
   const current = useRef({ path: null, busy: false, again: null });
@@ -149,7 +149,7 @@ export function useDocument(path) {
   return { data: mine ? state.data : null, error: mine ? state.error : null, reload, refresh };
 }
 
-// At most once in so many milliseconds: at once when it has been quiet, else a little later.
+// Hook: a function that calls `act` at most once in `ms` milliseconds, at once after a pause.
 export function useThrottled(act, ms) {
   const latest = useRef(act);
   latest.current = act;
@@ -167,7 +167,7 @@ export function useThrottled(act, ms) {
   }, [ms]);
 }
 
-// The time, moving while something is open that grows with it.
+// Hook: the current time, updated every `ms` milliseconds while `moves` is true.
 export function useNow(moves, ms = 1000) {
   const [now, set] = useState(Date.now());
   useEffect(() => {
@@ -190,15 +190,15 @@ export function useNarrow() {
   return narrow;
 }
 
-// The title of the browser's tab, with what waits for a person and what runs.
+// Set the title of the browser's tab, with the numbers of open gates and running subagents.
 export function setTitle(name, waiting = 0, running = 0) {
   const said = [waiting ? `${waiting} waiting` : '', running ? `${running} running` : ''].filter(Boolean).join(', ');
   document.title = `${said ? `(${said}) ` : ''}${line(name)} - Retinue`;
 }
 
 const quoted = words => words.map(word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`)).join(' ');
-// A command as it would be typed: words that a shell would read otherwise are quoted. A script that would need quotes
-// within quotes stands below its shell, as it was written.
+// A command as one would type it, quoted for a shell. A script that would need quotes within quotes is on the lines
+// below its shell, unquoted.
 export const asTyped = words => (words.length === 3 && words[1] === '-c' && /['\n]/.test(words[2]) ? `${quoted(words.slice(0, 2))}\n${words[2]}` : quoted(words));
 
 // Offer a text as a file.

@@ -1,4 +1,4 @@
-// Markdown as elements, never as HTML text: what a subagent wrote can show nothing but formatted words.
+// Markdown as elements, never as HTML text, because a subagent wrote it.
 import { Fragment, html, plain, useState } from './lib.js';
 
 const INLINE = /(`+)([^`]|[^`].*?[^`])\1(?!`)|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*][^*]*)\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/;
@@ -64,7 +64,7 @@ function blocks(rows) {
       made.push(html`<pre class="code" tabindex="0" aria-label="Code">${highlight(code.join('\n'))}</pre>`);
     } else if (head) {
       at += 1;
-      // Headings of an answer stand below those of the page.
+      // Headings of an answer are one level below those of the page.
       made.push(html`<p class=${`heading level-${head[1].length}`} role="heading" aria-level=${Math.min(6, head[1].length + 3)}>${inline(head[2])}</p>`);
     } else if (/^\s*(?:-{3,}|\*{3,}|_{3,})\s*$/.test(row)) {
       at += 1;
@@ -85,14 +85,14 @@ function blocks(rows) {
   return made;
 }
 
-const LONGEST = 100000; // a longer text is shown as it is
+const LONGEST = 100000; // longer texts are shown unformatted
 
-// Text of a subagent, already made plain.
+// Formatted text of a subagent; `text` is already escaped.
 export const Formatted = ({ text, label }) => (text.length > LONGEST
   ? html`<pre class="text" tabindex="0" aria-label=${label}>${text}</pre>`
   : html`<div class="markdown text" role=${label ? 'group' : undefined} aria-label=${label}>${blocks(text.split('\n'))}</div>`);
 
-// An answer, formatted; the text itself on request.
+// A formatted answer, with a switch to the raw text.
 export function Answer({ text, label = 'Answer' }) {
   const [raw, setRaw] = useState(false);
   const shown = plain(text);

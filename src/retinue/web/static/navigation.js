@@ -1,6 +1,6 @@
-// Moving between pages without loading them anew: what is chosen, and how far down, belongs to each place.
+// Navigation without new documents. The address keeps the selection, the history the scroll position.
 
-// What is chosen on a page is in its address, so that a reload, a link and the way back show it again.
+// The selection is in the address, so that a reload, a link and the back button show it again.
 export const inAddress = name => new URLSearchParams(location.search).get(name) || '';
 
 export function keepInAddress(chosen) {
@@ -17,7 +17,7 @@ const PATIENCE_MS = 3000;
 let waits = 0;
 let restored = 0;
 
-// Back to where this place was left, as soon as there is enough of it again.
+// Restore the scroll position of this address, as soon as the page is long enough.
 export function restoreScroll() {
   const wanted = history.state?.y || 0;
   const end = performance.now() + PATIENCE_MS;
@@ -29,7 +29,7 @@ export function restoreScroll() {
   };
   cancelAnimationFrame(restored);
   restored = 0;
-  if (wanted) restored = requestAnimationFrame(look); // by then the page that was left is gone
+  if (wanted) restored = requestAnimationFrame(look); // by then the new page has replaced the old one
   else scrollTo(0, 0);
 }
 
@@ -45,13 +45,13 @@ export function go(address) {
   restoreScroll();
 }
 
-// Show another page because of what was done, not because of a link.
+// Show another page after an action, without a click on a link.
 export function moveTo(address) {
   go(address);
   dispatchEvent(new PopStateEvent('popstate'));
 }
 
-// Each place remembers how far down it was; a page that the reader scrolled is not moved.
+// Keep the scroll position of each address. A page that the reader has scrolled is not moved.
 export function rememberScroll() {
   history.scrollRestoration = 'manual';
   const letGo = () => { cancelAnimationFrame(restored); restored = 0; };

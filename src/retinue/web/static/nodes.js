@@ -1,6 +1,6 @@
 // The machines on which subagents of this root can run.
 import { API, duration, html, line, useDocument, useEffect } from './lib.js';
-import { Dot } from './parts.js';
+import { Dot } from './components.js';
 
 const OFTEN_MS = 10000;
 const TONES = { up: 'completed', draining: 'cancelled', suspected: 'cancelled', lost: 'failed' };
@@ -8,7 +8,7 @@ const TONES = { up: 'completed', draining: 'cancelled', suspected: 'cancelled', 
 export function NodesPanel() {
   const { data, refresh } = useDocument(`${API}/nodes`);
   const connected = Boolean(data && data.connected);
-  // Nodes report to the hub, not to the journal: no event tells of them.
+  // No event reports changes of nodes, so poll.
   useEffect(() => {
     if (!connected) return undefined;
     const timer = setInterval(() => { if (!document.hidden) refresh(); }, OFTEN_MS);

@@ -1,11 +1,11 @@
-// Notifications of the browser, only after a person asked for them.
+// Browser notifications, if the user turned them on.
 import { API, BASE, get, html, line, subagentPath, taskPath, useEffect, useState } from './lib.js';
-import { follow } from './live.js';
-import { moveTo } from './moving.js';
+import { follow } from './event_stream.js';
+import { moveTo } from './navigation.js';
 
 const KEY = 'retinue.notify';
 const LOCK = `${KEY}${BASE}`;
-const NEWEST = 50; // tasks that are looked at
+const NEWEST = 50; // newest tasks that are watched
 const SETTLE_MS = 500;
 const chosen = () => {
   try {
@@ -16,7 +16,7 @@ const chosen = () => {
 };
 const allowed = () => 'Notification' in globalThis && Notification.permission === 'granted' && chosen();
 
-// Tell of something unless the page is being looked at.
+// Show a notification unless the page has the focus.
 function notify(title, body, address) {
   if (!allowed() || (!document.hidden && document.hasFocus())) return;
   const shown = new Notification(title, { body: body.slice(0, 200), icon: '/static/icon.svg', tag: address });
@@ -30,8 +30,8 @@ function notify(title, body, address) {
 const works = task => task.state === 'open' && task.unclosed > 0;
 const came = ({ counts }) => ['completed', 'failed', 'cancelled'].filter(word => counts[word]).map(word => `${counts[word]} ${word}`).join(', ');
 
-// What changed from one look at the root to the next: [title, text, address] of each new question and each end.
-export function findNews(before, now) {
+// Return [title, text, address] of each new question and each ended task since the last look at the root.
+function findNews(before, now) {
   const asked = new Set(before.gates.map(gate => `${gate.task_id}/${gate.gate_id}`));
   const worked = new Set(before.tasks.filter(works).map(task => task.task_id));
   const known = new Set(before.tasks.map(task => task.task_id));
@@ -44,7 +44,7 @@ export function findNews(before, now) {
   return [...questions, ...ends];
 }
 
-// Follows the root until the signal, also while the page is hidden.
+// Watch the root until `stop` is aborted, also while the page is hidden.
 function watch(stop) {
   let before = null;
   let timer = 0;
@@ -67,7 +67,7 @@ function watch(stop) {
   });
 }
 
-// Of all pages of this browser one follows the root; another takes over when it is closed.
+// A lock lets one page of the browser watch the root; when it is closed, another takes over.
 export function useNotifications() {
   const [on, set] = useState(allowed);
   useEffect(() => {

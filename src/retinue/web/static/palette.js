@@ -1,6 +1,6 @@
 // The palette: every page and task by name, opened with Ctrl-K or Cmd-K.
 import { API, BASE, get, html, line, taskPath, useEffect, useRef, useState, useThrottled } from './lib.js';
-import { moveTo } from './moving.js';
+import { moveTo } from './navigation.js';
 
 const PLACES = [['All tasks', '/'], ['Costs', '/costs'], ['Start a run from a prompt', '/?start=prompt'], ['Start a plan', '/?start=plan'], ['Start a subagent', '/?start=subagent'], ['Open tasks', '/?state=open'], ['Failed tasks', '/?state=failed']].map(([name, address]) => [name, BASE + address]);
 const SHOWN = 12;
@@ -15,7 +15,7 @@ export function Palette() {
     const keyed = event => {
       if (event.key.toLowerCase() !== 'k' || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
       event.preventDefault();
-      // A dialog that asks something is answered first.
+      // Not above an open dialog.
       if (!document.querySelector('dialog[open]')) setOpen(true);
     };
     addEventListener('keydown', keyed);

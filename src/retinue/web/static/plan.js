@@ -1,15 +1,15 @@
-// The plans of a task as graphs: each step right of the steps that it depends on.
+// The plans of a task as graphs: each step is to the right of the steps that it depends on.
 import { html, line, subagentPath, taskPath, useMemo } from './lib.js';
-import { Icon, tone } from './parts.js';
+import { Icon, tone } from './components.js';
 
 const WIDE = 168;
 const HIGH = 44;
-const LINE = 14; // room for a line that passes a column
+const LINE = 14; // height that a line takes in a column that it crosses
 const GAP_X = 48;
 const GAP_Y = 12;
-const MOST = 300; // steps; beyond that, the table and the timeline say more
+const MOST = 300; // steps; a larger graph would not be readable
 
-// The column of each step: one right of the last step that it waits for.
+// The column of each step: one to the right of the last step that it depends on.
 function columns(steps) {
   const known = new Map(steps.map(step => [step.id, step]));
   const found = new Map();
@@ -22,14 +22,14 @@ function columns(steps) {
   return found;
 }
 
-// Where each step stands, and the points through which each dependency is drawn. A line that passes a column has a
-// place of its own there, so that it runs behind no step.
+// The position of each step, and the points of each dependency's line. A line that crosses a column has a position of
+// its own there, so that it does not run behind a step.
 function arrange(steps) {
   const column = columns(steps);
-  const below = new Map(); // what stands or passes in a column, from the top
+  const below = new Map(); // steps and crossing lines of each column, from the top
   const put = (x, what) => below.set(x, [...(below.get(x) || []), what]);
   const found = new Map(steps.map(step => [step.id, { step: step.id, from: [] }]));
-  const passing = new Map(steps.map(step => [step.id, []])); // the lines of a step, one in each column after it
+  const passing = new Map(steps.map(step => [step.id, []])); // crossing lines of each step, one for each column after it
   const edges = [];
   for (const step of steps) put(column.get(step.id), found.get(step.id));
   for (const step of steps) {
@@ -44,7 +44,7 @@ function arrange(steps) {
       edges.push([found.get(name), ...passed, found.get(step.id)]);
     }
   }
-  // From left to right, each stands about as high as what it follows.
+  // From left to right: place each about as high as what it follows.
   const middle = each => (each.from.length ? each.from.reduce((sum, one) => sum + one.y, 0) / each.from.length : Infinity);
   for (const x of [...below.keys()].sort((one, other) => one - other)) {
     const ordered = x ? below.get(x).map((each, index) => [middle(each), index, each]).sort((one, other) => one[0] - other[0] || one[1] - other[1]).map(([, , each]) => each) : below.get(x);
@@ -60,7 +60,7 @@ function arrange(steps) {
   return { places: found, edges, width: (Math.max(...below.keys()) + 1) * (WIDE + GAP_X) - GAP_X, height: Math.max(...all.map(each => each.y + (each.step ? HIGH : LINE))) };
 }
 
-// A curve between columns, straight where it passes one.
+// A curve between columns, straight across a column.
 function path(points) {
   const high = each => each.y + (each.step ? HIGH : LINE) / 2;
   let drawn = `M${points[0].x + WIDE} ${high(points[0])}`;

@@ -1,10 +1,10 @@
-// The other roots that this server shows, and what waits and runs in them.
+// The other roots of this server, with the numbers of open gates and running subagents.
 import { about, BASE, get, html, line, useEffect, useState } from './lib.js';
 
 const OFTEN_MS = 10000;
-const NEWEST = 50; // tasks of a root that are counted
+const NEWEST = 50; // newest tasks of a root that are counted
 
-// What a root needs and does; a stopped steward is not started for it.
+// Count the open gates and running subagents of a root; this does not start a steward.
 async function count(prefix) {
   try {
     const [gates, tasks] = await Promise.all([get(`/api${prefix}/gates?quiet=1`), get(`/api${prefix}/tasks?limit=${NEWEST}&quiet=1`)]);

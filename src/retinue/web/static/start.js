@@ -1,13 +1,13 @@
-// Starting work from the page: a prompt for a team, a plan, or one subagent.
+// Dialog that starts a team with a prompt, a plan, or one subagent.
 import { API, html, line, post, subagentPath, taskPath, useEffect, useRef, useState } from './lib.js';
-import { moveTo } from './moving.js';
+import { moveTo } from './navigation.js';
 
 const EXAMPLE = 'goal: Greet\nsteps:\n  - id: hello\n    command: [sh, -c, echo hello]\n';
 const EMPTY = { prompt: '', plan: EXAMPLE, secrets: '', agents: '', title: '', command: '', brief: '', agent: '', id: '' };
 const KINDS = [['prompt', 'Prompt'], ['plan', 'Plan'], ['subagent', 'Subagent']];
 const words = text => text.split(/[\s,]+/).filter(Boolean);
 
-// Start what the form says, and return the address of it. A task that was created stays for the next try.
+// Start what the form says and return its address. `made` keeps a created task for the next try.
 async function start(kind, task, made, form) {
   if (kind === 'prompt') {
     const agents = words(form.agents);
@@ -28,7 +28,8 @@ async function start(kind, task, made, form) {
   return subagentPath(where, subagents[0].subagent_id);
 }
 
-// `kind` is the name of one of KINDS, or empty; `choose` is given the next one. Of an open `task`, a subagent is added.
+// `kind` is the name of one of KINDS, or empty while the dialog is closed; `choose` is called with another one. With
+// `task`, the subagent is added to that task.
 export function StartDialog({ kind, choose, task }) {
   const dialog = useRef(null);
   const made = useRef(null);

@@ -1,14 +1,14 @@
-// One subagent: what it was told, what it did, what it came to.
+// Page of one subagent.
 import { advised, asTyped, cost, duration, html, line, plain, setTitle, subagentPath, taskPath, took, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
-import { useFollow } from './live.js';
+import { useFollow } from './event_stream.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Json } from './events.js';
 import { Track } from './lanes.js';
 import { CompareAttempts } from './attempts.js';
-import { Conversation, Files, Output } from './left.js';
+import { Conversation, Files, Output } from './subagent_output.js';
 import { Answer } from './markdown.js';
-import { inAddress, keepInAddress } from './moving.js';
-import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './parts.js';
+import { inAddress, keepInAddress } from './navigation.js';
+import { Live, Loading, Missing, Pill, Stat, Tabs, Trouble } from './components.js';
 import { Gates } from './gates.js';
 import { Crumbs } from './task.js';
 import { Attempts, Calls, Team, Usage } from './team.js';
@@ -16,7 +16,7 @@ import { Attempts, Calls, Team, Usage } from './team.js';
 const COMPARE = ['attempts', 'Attempts'];
 const TABS = [['result', 'Result'], ['output', 'Output'], ['conversation', 'Conversation'], ['calls', 'Model calls'], ['files', 'Files'], ['contract', 'Contract']];
 
-// Which actions make sense now; the steward has the last word.
+// Actions that make sense in this state; the steward may still refuse them.
 function choices(data) {
   const working = ['pending', 'running', 'blocked'].includes(data.status);
   return [

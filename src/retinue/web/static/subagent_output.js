@@ -1,8 +1,8 @@
-// What a subagent left behind: its output, what was said, and what it wrote. All of it foreign.
+// Output, conversation and files of a subagent. All of it is untrusted text.
 import { bytes, clock, html, line, plain, useDocument, useEffect, useLayoutEffect, useMemo, useRef, useState } from './lib.js';
 import { Json } from './events.js';
 import { Answer, Formatted, highlight } from './markdown.js';
-import { Empty, Loading, Trouble } from './parts.js';
+import { Empty, Loading, Trouble } from './components.js';
 
 const useFresh = (path, tick) => {
   const answer = useDocument(path);
@@ -10,7 +10,7 @@ const useFresh = (path, tick) => {
   return answer;
 };
 
-// The end of a stream, kept in sight as it grows unless the reader scrolled away from it.
+// The end of an output stream; it stays in view as the stream grows, unless the reader scrolled up.
 function Tail({ text, label }) {
   const box = useRef(null);
   const atEnd = useRef(true);
@@ -41,7 +41,7 @@ export function Output({ path, attempts, tick }) {
 
 const text = content => (typeof content === 'string' ? content : JSON.stringify(content, null, 2));
 
-const LONG = 900; // characters; a longer text opens on demand, but what the subagent itself says does not
+const LONG = 900; // characters; longer texts are folded, except those of the subagent itself
 
 const Folded = ({ said, label }) => (said.length > LONG || said.split('\n').length > 16
   ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label=${label}>${said}</pre></details>`
@@ -50,7 +50,7 @@ const Folded = ({ said, label }) => (said.length > LONG || said.split('\n').leng
 const Said = ({ side, text: said }) => (side === 'assistant' ? html`<${Formatted} text=${said} />`
   : side === 'system' ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label="What it was told">${said}</pre></details>` : html`<${Folded} said=${said} label="What was said" />`);
 
-// A call of a tool, with what it gave back once that is known.
+// A tool call, and its result once there is one.
 function Call({ call, result }) {
   const given = result === undefined ? null : plain(text(result.content ?? ''));
   const brief = given === null ? '' : line(given.trim().split('\n')[0]).slice(0, 120);
@@ -76,7 +76,8 @@ function Entry({ entry, results }) {
     </li>`;
 }
 
-// What each call gave back, and the entries that are shown with their call. Ids may be used again later.
+// Match results with their calls; ids of calls may repeat. Returns the result of each call, and the entries that are
+// shown with their call.
 function pair(entries) {
   const open = new Map();
   const results = new Map();
@@ -111,12 +112,13 @@ export function Conversation({ path, tick }) {
 
 const NOTED = /^(?:new file|deleted file|old mode|new mode|similarity|rename|copy|Binary files)/;
 const PLACE = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
-const MOST_ROWS = 2000; // of one file, drawn at once
+const MOST_ROWS = 2000; // of one file that are rendered
 
-// A patch by file: its name, how many lines were added and removed, and its rows with their numbers before and after.
+// Parse a patch: for each file its name, the numbers of added and removed lines, and its rows with old and new line
+// numbers.
 function filesOf(patch) {
   const files = [];
-  let at = null; // the next line before and after; null outside of a hunk
+  let at = null; // the next old and new line number; null outside of a hunk
   for (const row of patch.split('\n')) {
     const begins = /^diff --git (?:"?a\/.*?"? )"?b\/(.*?)"?$/.exec(row);
     const place = PLACE.exec(row);
@@ -152,7 +154,7 @@ function Rows({ rows }) {
     : html`<tr key=${index} class=${row.kind}><td class="number">${row.before ?? ''}</td><td class="number">${row.after ?? ''}</td><td>${row.text || '\u00a0'}</td></tr>`))}</tbody></table></div><${Rest} rows=${rows} />`;
 }
 
-// Old and new text side by side: removed lines stand beside the lines that replaced them.
+// Old and new text side by side; removed lines are beside the lines that replaced them.
 function SideBySide({ rows }) {
   const pairs = [];
   let removed = [];
@@ -193,7 +195,7 @@ function Patch({ value }) {
 
 const MARKDOWN = /\.(?:md|markdown)$/i;
 const CODE = /\.(?:py|js|mjs|ts|tsx|jsx|sh|bash|c|h|cc|cpp|hpp|rs|go|java|kt|rb|php|sql|toml|yaml|yml|json|css)$/i;
-const LONGEST_CODE = 50000; // a longer file is shown without colours
+const LONGEST_CODE = 50000; // longer files are shown without colours
 
 function File({ path, name }) {
   const { data, error } = useDocument(`${path}/file?path=${encodeURIComponent(name)}`);

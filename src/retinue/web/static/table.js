@@ -1,12 +1,12 @@
-// The subagents of a task as a table: what each is, what it answered, what it cost.
+// The subagents of a task as a table.
 import { cost, duration, html, line, subagentPath, took, useEffect, useMemo, useNow, useRef, useState, useThrottled, whole } from './lib.js';
 import { DEEPEST, Lanes } from './lanes.js';
-import { Dot, Pill, VirtualList } from './parts.js';
+import { Dot, Pill, VirtualList } from './components.js';
 
 const HEIGHT = 38;
 const ROWS = 8;
 const firstLine = text => line(String(text).trim().split('\n')[0]);
-// Without the marks of a heading and of emphasis, which only say how to show it.
+// Remove Markdown marks of headings, emphasis and code.
 const withoutMarks = text => text.replace(/^#{1,6}\s+/, '').replace(/(\*\*|__|`)(.+?)\1/g, '$2');
 const ran = (lane, now) => lane.spans.filter(span => span.kind === 'working').reduce((sum, span) => sum + took(span, now), 0);
 
@@ -28,7 +28,7 @@ const Waiting = ({ name, known, closed }) => html`
   <div class="sub-row none" role="row"><span role="cell" class="sub-title">${known ? html`<${Dot} status="pending" /><span>${line(name || 'planned step')}</span>` : html`<i class="blank"></i>`}</span>
     <span role="cell"></span><span role="cell" class="muted">${known ? (closed ? 'not started' : 'not begun') : ''}</span></div>`;
 
-// `sink` is given a function that takes each new event.
+// `sink.current` is set to a function that takes each new event.
 export function SubagentTable({ task, overview, sink, lost }) {
   const [, redraw] = useState(0);
   const lanes = useMemo(() => new Lanes(task, 'all', () => redraw(tick => tick + 1), lost), [task]);

@@ -1,22 +1,22 @@
-// One task: what needs a person, the time axis, and every event.
+// Page of one task: gates, plan, subagents, time axis, events.
 import { BASE, cost, duration, get, html, line, plain, save, seconds, setTitle, taskPath, useDocument, useEffect, useNow, useRef, useState, useThrottled, whole } from './lib.js';
-import { useFollow } from './live.js';
+import { useFollow } from './event_stream.js';
 import { ActionDialog, Toast } from './actions.js';
 import { Events, wantedEvents } from './events.js';
 import { Timeline } from './lanes.js';
 import { Gates } from './gates.js';
 import { Answer } from './markdown.js';
 import { PlanGraphs } from './plan.js';
-import { Live, Loading, Missing, Pill, Progress, standing, Stat, Trouble, unbegun } from './parts.js';
+import { Live, Loading, Missing, Pill, Progress, describeStatus, Stat, Trouble, countUnstarted } from './components.js';
 import { StartDialog } from './start.js';
 import { SubagentTable } from './table.js';
 
 const LANES = 200;
 const EVENTS = 1000;
 const SETTLED = 2500;
-const SLOWLY = 5000; // money is spent without events
+const SLOWLY = 5000; // costs change without events
 
-// Everything that the page knows about a task, as one JSON document.
+// Save everything that the page shows of a task as one JSON document.
 async function exportTask(task) {
   const path = `/api${taskPath(task)}`;
   const [shown, overview, plans] = await Promise.all([get(path), get(`${path}/overview`), get(`${path}/plans`)]);
@@ -43,8 +43,8 @@ function Stats({ overview }) {
   const some = parts => parts.filter(([, number]) => number).map(([word, number]) => `${whole(number)} ${word}`).join(', ');
   return html`
     <dl class="stats">
-      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total + unbegun(overview))}`} more=${some([['failed', counts.failed], ['cancelled', counts.cancelled]])} />
-      <${Stat} name="At work" value=${whole(counts.running)} more=${some([['waiting', counts.pending], [overview.state === 'open' ? 'not begun' : 'not started', unbegun(overview)]])} />
+      <${Stat} name="Done" value=${`${whole(done)} / ${whole(counts.total + countUnstarted(overview))}`} more=${some([['failed', counts.failed], ['cancelled', counts.cancelled]])} />
+      <${Stat} name="At work" value=${whole(counts.running)} more=${some([['waiting', counts.pending], [overview.state === 'open' ? 'not begun' : 'not started', countUnstarted(overview)]])} />
       <${Stat} name="Elapsed" value=${duration(seconds(overview.created_at, end))} />
       <${Stat} name="Tokens in / out" value=${html`<span data-field="tokens">${whole(sums.input_tokens)} / ${whole(sums.output_tokens)}</span>`} />
       <${Stat} name="Cost" value=${html`<a href=${`${taskPath(overview.task_id)}/costs`} data-field="cost">${cost(sums.estimated_cost)}</a>`} title=${`$${sums.estimated_cost}`} more=${sums.unpriced_models ? `no price known for ${sums.unpriced_models.join(', ')}` : ''} />
@@ -74,7 +74,7 @@ export function TaskPage({ task }) {
   const tableSink = useRef(() => {});
   const soon = useThrottled(() => { refresh(); plans.refresh(); }, 400);
   const settled = useRef(0);
-  // Once more when it has become quiet: sums of a large task may be a little older than its events.
+  // Refresh once more after a pause, because the sums of a large task may lag behind its events.
   const again = () => {
     soon();
     clearTimeout(settled.current);
@@ -100,14 +100,14 @@ export function TaskPage({ task }) {
   const act = (kind, name, path, asked = []) => setDialog({ kind, name, task, path, asked });
   const done = said => {
     setDialog(null);
-    if (said?.moved) return; // this page is left, and its task may be gone
+    if (said?.moved) return; // another page is shown now, and this task may be deleted
     if (said) setToast(said);
     again();
   };
   if (!data) return error ? html`<${Crumbs} task=${task} /><${Missing} name=${task} error=${error} retry=${reload} />` : html`<${Crumbs} task=${task} /><${Loading} lines=${6} />`;
   const { counts } = data;
   const working = counts.pending + counts.running + counts.blocked;
-  const [status, label] = standing(data);
+  const [status, label] = describeStatus(data);
   const plan = (plans.data || []).some(each => !each.parent);
   const badly = counts.failed + counts.cancelled + Object.keys(data.not_started).length;
   return html`

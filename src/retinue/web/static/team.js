@@ -1,6 +1,6 @@
-// The team inside a subagent as it tells of itself, its attempts, and what it paid.
+// The team of a subagent by its own report, its attempts, its usage and its model calls.
 import { advised, clock, cost, duration, html, line, moment, plain, seconds, whole } from './lib.js';
-import { Empty, Pill } from './parts.js';
+import { Empty, Pill } from './components.js';
 
 const PHASES = [['initial_answer', 'answers'], ['enforcement', 'votes'], ['presentation', 'result']];
 
@@ -43,7 +43,7 @@ export function Attempts({ attempts }) {
 const WIDE = 320;
 const TALL = 90;
 
-// Tokens and cost added up over time: steps, because that is how they were spent.
+// Cumulative tokens and cost over time, as steps.
 export function Usage({ paid }) {
   if (!paid.length) return null;
   const from = Date.parse(paid[0].ts);
@@ -71,7 +71,7 @@ export function Usage({ paid }) {
     </section>`;
 }
 
-// Every model request: when it was under way, how long it took, what went in and out, what it cost.
+// Table of all model requests: when, how long, tokens, cost.
 export function Calls({ paid }) {
   if (!paid.length) return html`<div class="panel"><${Empty} title="It asked no model"><p>Requests through the gateway are listed here.</p><//></div>`;
   const ended = each => Date.parse(each.ts);

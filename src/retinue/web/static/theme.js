@@ -1,4 +1,4 @@
-// Before the first paint, so that the wrong colours never show.
+// Runs before the first paint, so that the page does not flash in the wrong colours.
 try {
   const chosen = localStorage.getItem('retinue.theme');
   if (chosen === 'light' || chosen === 'dark') document.documentElement.dataset.theme = chosen;

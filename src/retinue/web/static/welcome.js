@@ -1,4 +1,4 @@
-// The first page of a session: keeps its CSRF token, then goes on to the others.
+// First page of a session: stores its CSRF token, then opens the page itself.
 import { keepToken } from './token.js';
 
 if (keepToken(document.querySelector('meta[name="csrf-token"]').content)) location.replace('/');
