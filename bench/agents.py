@@ -59,9 +59,9 @@ LESS_CPU = {"massgen": 600.0}  # how many times as much they should take at leas
 COMMAND, TEAM, KEPT = "a command", "a team", "the barest keeper"
 TIMES = 10  # of ours for each of theirs: the kernel counts CPU in hundredths of a second
 FASTER = (
-    "A fiftieth of codex, as fast as it is here, are {most:.1f} ms. The barest program that keeps "
-    "what was asked and what came of it, in files and in two durable commits, took {kept:.1f} ms "
-    "in this run: it refuses, limits, isolates and judges nothing."
+    "A fiftieth of codex on this machine is {most:.1f} ms. The smallest program that keeps the "
+    "request and the result, in files and in two durable commits, took {kept:.1f} ms in this run: "
+    "it refuses, limits, isolates and judges nothing."
 )
 Taken = dict[str, list[float]]  # seconds, by who took them
 

@@ -121,13 +121,12 @@ async def _cancel_all(counts: list[int]) -> Figure:
         },
         curve=curve,
         axes="children cancelled at once, ms",
-        note=f"The floor is two system calls for each child, and nobody knows of its end. What a "
-        f"cancelled subagent leaves are two processes that are gone (its command, and the init "
-        f"that keeps its time and records its end), eight rows and four files: that alone, by a "
-        f"loop that does nothing else and has one commit for all, took {left * 1000:.0f} ms in "
-        f"this run, {left / least:.1f} x the floor. The rest is the steward's: "
-        f"{used / many * 1000:.1f} ms of CPU for each, to read and judge what was left, to tell "
-        f"its events, and to let go of it.",
+        note=f"The floor is two system calls for each child, and records nothing. Cancelling a "
+        f"subagent ends two processes (its command, and the first process that keeps its time "
+        f"and records its end) and writes eight rows and four files. That alone, in a loop with "
+        f"one commit for all, took {left * 1000:.0f} ms in this run, {left / least:.1f} x the "
+        f"floor. The rest is the steward's: {used / many * 1000:.1f} ms of CPU for each, to read "
+        f"and judge the files, to record the events and to release the subagent.",
     )
 
 

@@ -21,9 +21,10 @@ ABOVE = """# Performance
 
 <!-- Made by `./dev bench --publish`; change bench/, not this page. -->
 
-Every figure is measured beside its floor: the least that anybody could do, or what people use
-instead, in the same run and in turns with ours. Ratios travel from machine to machine, times do
-not. A verdict compares the figure with its target; what is missed says why, below.
+Each figure is measured beside a floor: the least work that does the job at all, or a program that
+people use instead. Both are measured in the same run, in alternating rounds. Compare ratios between
+machines, not times. The verdict compares the figure with its target; for each missed target, the
+reason is below the table.
 
 {machine}
 
@@ -32,17 +33,14 @@ not. A verdict compares the figure with its target; what is missed says why, bel
 | what | floor | figure | compared | target | verdict | command |
 |---|---|---|---|---|---|---|
 """
-NO_REASON = (
-    "no reason is known why it could not be met: measure again where nobody else works, "
-    "then profile."
-)
+NO_REASON = "the reason is not known: measure again on a machine without other work, then profile."
 GROWTH = """
 ## Growth
 
 ![how times and memory grow](images/growth.svg)
 
-Both axes are logarithmic: what is level does not depend on how much there is, what rises by one
-step for each step is in proportion to it.
+Both axes are logarithmic. A level curve does not depend on the number; a curve that rises by one
+step for each step to the right is proportional to it.
 """
 
 
@@ -150,8 +148,8 @@ def _noise(run: Run) -> str:
     judged = (
         "so it had the machine nearly to itself; repeated runs still differ by a tenth to a third."
         if min(before, after) > 0.93
-        else "so others were at work: times and tails are worse than they need be, and a target "
-        "that is missed by little may only be missed by this run."
+        else "so other work ran at the same time: times and tails are worse than on a quiet "
+        "machine, and a target that is missed by little may be met there."
     )
     return f"Each benchmark was run {size}. A busy loop got {shares}, {judged}"
 
