@@ -133,18 +133,18 @@ class DelegationCalls:
         try:
             # Results that cannot be fetched now come with a later answer.
             with suppress(RetinueError):
-                taken = await self._session.take_unseen(but=answer.begun)
+                taken = await self._session.take_unseen(but=answer.started)
                 ends = await self._session.take_run_ends()
         except asyncio.CancelledError:
             # The answer is never sent: what it would have delivered is delivered again.
-            self.take_back(answer.told)
+            self.take_back(answer.delivered)
             raise
         document = answer.document
         texts = answer.texts
         if taken:
             # After the answer itself, with a budget of their own: they come unasked.
-            merged = [await self._merge_told(told) for told in taken]
-            unseen = self._make_budget().shape_results(told["result"] for told in merged)
+            merged = [await self._merge_settled(settled) for settled in taken]
+            unseen = self._make_budget().shape_results(settled["result"] for settled in merged)
             document = document | {"background_results": unseen}
             texts = (*texts, answer_text.format_background_results(unseen))
         if ends:
@@ -154,13 +154,13 @@ class DelegationCalls:
         if hint := find_plateau_hint("\n".join(texts), self._limits().type_names):
             document = document | {"hint": hint}
             texts = (*texts, hint)
-        told = (*answer.told, *(each["agentInstance"] for each in taken))
-        return replace(answer, document=document, texts=texts, told=told)
+        delivered = (*answer.delivered, *(each["agentInstance"] for each in taken))
+        return replace(answer, document=document, texts=texts, delivered=delivered)
 
-    def take_back(self, told: Sequence[str]) -> None:
+    def take_back(self, delivered: Sequence[str]) -> None:
         """Deliver these results again: the answer that carried them was lost."""
-        if told:
-            self._keep_until_done(asyncio.create_task(self._session.take_back(told)))
+        if delivered:
+            self._keep_until_done(asyncio.create_task(self._session.take_back(delivered)))
 
     async def begin(self, request: Request) -> tuple[list[str], list[str]]:
         """Spawn without blocking; return the subagent ids and the warnings.
@@ -261,10 +261,10 @@ class DelegationCalls:
         params = _spawn_params(request, given)
         if given.get("background"):
             document = await self._session.spawn(**params)
-            begun = tuple(row["subagent_id"] for row in document["subagents"])
+            started = tuple(row["subagent_id"] for row in document["subagents"])
             text = answer_text.format_spawned(document)
             task = self._session.newest_task
-            return ToolAnswer(document=document, texts=(text,), begun=begun, begun_in=task)
+            return ToolAnswer(document=document, texts=(text,), started=started, started_in=task)
         work = self._session.spawn(wait=True, **params)
         # If the client cuts the call before the steward received it, spawn in the background:
         # the idempotency key prevents a second set of subagents.
@@ -273,7 +273,7 @@ class DelegationCalls:
             batch = await self._merge_batch(batch)
         view = self._shape_batch(batch)
         texts = (answer_text.format_batch(view),)
-        return ToolAnswer(document=view, texts=texts, told=list_delivered(batch))
+        return ToolAnswer(document=view, texts=texts, delivered=list_delivered(batch))
 
     async def _merge_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the output that waits for it, and return the batch with the results by now."""
@@ -291,18 +291,18 @@ class DelegationCalls:
             result = (await self._session.ask("result", subagent=name))["result"]
         return describe_integration(result)
 
-    async def _merge_told(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    async def _merge_settled(self, settled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the delivered result, after merging output that waits for it."""
-        if told["result"] is None or told["status"] not in (WAITS_FOR_MERGE, "completed"):
-            return dict(told)
+        if settled["result"] is None or settled["status"] not in (WAITS_FOR_MERGE, "completed"):
+            return dict(settled)
         try:
-            result = await self._merge_waiting(told["result"])
+            result = await self._merge_waiting(settled["result"])
         except RetinueError as error:
             # The result was taken, so it must be delivered; the merge can be tried again.
             warning = f"its output was not merged yet: {error.message}"
-            return {**told, "result": {**told["result"], "warning": warning}}
+            return {**settled, "result": {**settled["result"], "warning": warning}}
         ended = "completed" if result["success"] else "failed"
-        return {**told, "result": result, "status": ended}
+        return {**settled, "result": result, "status": ended}
 
     async def _run_plan(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         """Run dependent tasks as a plan; return when it ends, or when one of them asks."""
@@ -320,11 +320,11 @@ class DelegationCalls:
         if given.get("background"):
             document = describe_background_plan(shown, names)
             text = answer_text.format_spawned(document)
-            begun = tuple(names)
-            return ToolAnswer(document=document, texts=(text,), begun=begun, begun_in=task)
-        told: list[str] = []
+            started = tuple(names)
+            return ToolAnswer(document=document, texts=(text,), started=started, started_in=task)
+        delivered: list[str] = []
         try:
-            end = await self._wait_result(request, self._follow_run(task, told))
+            end = await self._wait_result(request, self._follow_run(task, delivered))
         except asyncio.CancelledError:
             if not request.was_cut():
                 self._keep_until_done(asyncio.create_task(self._session.cancel_run(task)))
@@ -346,13 +346,13 @@ class DelegationCalls:
             del ended["plan"], ended["success"]
             view |= ended
             text = f"{answer_text.format_run_end(ended)}\n{text}"
-        return ToolAnswer(document=view, texts=(text,), told=tuple(told))
+        return ToolAnswer(document=view, texts=(text,), delivered=tuple(delivered))
 
-    async def _follow_run(self, task: str, told: list[str]) -> dict[str, Any]:
+    async def _follow_run(self, task: str, delivered: list[str]) -> dict[str, Any]:
         """Return the end of a run; before that, the results so far if a subagent asks.
 
         Args:
-            told: receives the subagents whose results were delivered here.
+            delivered: receives the subagents whose results were delivered here.
         """
         results: list[dict[str, Any]] = []
         ended = asyncio.create_task(self._session.wait_run(task))
@@ -366,17 +366,18 @@ class DelegationCalls:
                         waiting.cancel()
                         break
                     settled = waiting.result()
-                    told.append(settled["agentInstance"])
+                    delivered.append(settled["agentInstance"])
                     results.append(settled["result"])
                     if settled["status"] == "blocked":
                         return {"outcome": "blocked", "results": results}
                 end = await ended
                 # The end has all results: later answers must not deliver them again.
-                told += [each["agentInstance"] for each in await self._session.take_in_run(task)]
+                taken = await self._session.take_in_run(task)
+                delivered += [each["agentInstance"] for each in taken]
                 return end
         except asyncio.CancelledError:
             # The answer is never sent: what it would have delivered is delivered again.
-            self.take_back(told)
+            self.take_back(delivered)
             raise
         finally:
             ended.cancel()
@@ -406,7 +407,7 @@ class DelegationCalls:
         view = self._make_budget().shape_result(merged)
         texts = (*answer_text.format_warnings(result), answer_text.format_result(view))
         document = view | {"continues": given["subagent_id"]}
-        return ToolAnswer(document=document, texts=texts, told=list_delivered(result))
+        return ToolAnswer(document=document, texts=texts, delivered=list_delivered(result))
 
     async def _get_status(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         row = shape_status(await self._session.ask("look", subagent=given["job_id"]))
@@ -415,31 +416,31 @@ class DelegationCalls:
         )
 
     async def _fetch(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
-        told = await self._session.ask("result", subagent=given["job_id"])
-        if told["result"] is None:
-            text = f"{told['agentInstance']} is {told['status']}; it has no result yet"
-            document = {"job_id": told["agentInstance"], "status": told["status"], "result": None}
+        found = await self._session.ask("result", subagent=given["job_id"])
+        if found["result"] is None:
+            text = f"{found['agentInstance']} is {found['status']}; it has no result yet"
+            document = {"job_id": found["agentInstance"], "status": found["status"], "result": None}
             return ToolAnswer(document=document, texts=(text,))
-        return self._answer_end(await self._merge_told(told), offset=given.get("offset", 0))
+        return self._answer_end(await self._merge_settled(found), offset=given.get("offset", 0))
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         try:
-            told = await self._wait_next_end(
+            settled = await self._wait_next_end(
                 request, given.get("timeout_seconds", tool_definitions.WAIT_SECONDS)
             )
         except (WaitTimedOut, NotFound) as error:
             if error.code == CALLED_AWAY:
                 return _answer_called_away()
             return await self._answer_nothing_yet(kept=error.code == KEPT)
-        if told["status"] != "blocked":
-            return self._answer_end(await self._merge_told(told))
-        text = "\n".join(map(answer_text.quote_lines, told["result"].get("questions") or ()))
-        return self._answer_end(told, interrupted=True, injected_content=text)
+        if settled["status"] != "blocked":
+            return self._answer_end(await self._merge_settled(settled))
+        text = "\n".join(map(answer_text.quote_lines, settled["result"].get("questions") or ()))
+        return self._answer_end(settled, interrupted=True, injected_content=text)
 
     async def _cancel(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         reason = "no longer needed by its parent"
-        told = await self._session.ask("cancel", subagent=given["job_id"], reason=reason)
-        return self._answer_end(told, cancelled=True)
+        settled = await self._session.ask("cancel", subagent=given["job_id"], reason=reason)
+        return self._answer_end(settled, cancelled=True)
 
     async def _list_jobs(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         everyone = given.get("include_all", False)
@@ -510,12 +511,12 @@ class DelegationCalls:
         many = ", ".join(names[:MOST_NAMED])
         return f"; blocked until you answer with continue_subagent: {many}" if names else ""
 
-    def _answer_end(self, told: Mapping[str, Any], offset: int = 0, **more: Any) -> ToolAnswer:
+    def _answer_end(self, settled: Mapping[str, Any], offset: int = 0, **more: Any) -> ToolAnswer:
         """Return the answer that delivers the result of one subagent."""
-        view = self._make_budget().shape_result(told["result"], offset)
-        document = {"job_id": told["agentInstance"], "status": told["status"], "result": view}
+        view = self._make_budget().shape_result(settled["result"], offset)
+        document = {"job_id": settled["agentInstance"], "status": settled["status"], "result": view}
         texts = (answer_text.format_result(view),)
-        return ToolAnswer(document=document | more, texts=texts, told=list_delivered(told))
+        return ToolAnswer(document=document | more, texts=texts, delivered=list_delivered(settled))
 
     def _name(self, tool: str) -> str:
         return tool_definitions.use_names(tool, plain=self._limits().plain_names)

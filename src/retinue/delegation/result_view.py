@@ -241,9 +241,9 @@ def count_statuses(results: Sequence[Document], total: int) -> dict[str, int]:
 
 def shape_run_end(end: Document) -> dict[str, Any]:
     """Return how a plan ended, without its results."""
-    told = {"plan": end["task_id"], "success": end["outcome"] == "succeeded"}
+    view = {"plan": end["task_id"], "success": end["outcome"] == "succeeded"}
     kept = ("branch", "applied", "not_started")
-    return told | {key: end[key] for key in kept if not is_empty(end.get(key))}
+    return view | {key: end[key] for key in kept if not is_empty(end.get(key))}
 
 
 # Key in the steward's answers: the subagents whose results it delivers. Not shown to parents.
@@ -271,9 +271,10 @@ class ToolAnswer:
 
     document: dict[str, Any]
     texts: tuple[str, ...]
-    begun: tuple[str, ...] = ()  # subagents reported as started, even if they ended since
-    begun_in: str = ""  # the task that these are in, if it is known
-    told: tuple[str, ...] = ()  # subagents whose results it delivers; again if it is lost
+    started: tuple[str, ...] = ()  # subagents reported as started, even if they ended since
+    started_in: str = ""  # the task of these subagents, if it is known
+    # Subagents whose results it delivers; if it is lost, a later answer delivers them again.
+    delivered: tuple[str, ...] = ()
 
     def add_warning(self, warning: str) -> ToolAnswer:
         """Return a copy with one more warning."""

@@ -50,9 +50,11 @@ class TaskSession:
         self._steward = call
         self._choice = choice
         self._tasks: list[str] = []  # known tasks of this parent, oldest first
-        self._told: set[str] = set()  # closed tasks whose results were all delivered
+        self._all_delivered: set[str] = set()  # closed tasks whose results were all delivered
         self._runs: dict[str, str] = {}  # tasks of the newest plans and their states, oldest first
-        self._unreported: set[str] = set()  # plans that were under way, whose end is not told
+        self._unreported: set[str] = (
+            set()
+        )  # running plans, and ended ones whose end was not reported
         self._followed: set[str] = set()  # plans whose results a blocking call delivers
 
     async def spawn(self, **params: Any) -> Any:
@@ -77,7 +79,7 @@ class TaskSession:
                 self._tasks.clear()
                 self._runs.clear()
                 self._unreported.clear()
-                self._told.clear()
+                self._all_delivered.clear()
             else:
                 self._enter(task)
                 return answer
@@ -131,8 +133,8 @@ class TaskSession:
             WaitTimedOut: none settled in time, or all are reserved for another call.
         """
         # Undelivered results of closed tasks come first: no wait in the open task finds them.
-        if (told := await self._find_undelivered()) is not None:
-            return told
+        if (settled := await self._find_undelivered()) is not None:
+            return settled
         live = [name for name in self._live_runs if name not in self._followed]
         waits = {
             asyncio.create_task(self._call("wait", task, timeout_seconds=timeout_seconds))
@@ -258,8 +260,8 @@ class TaskSession:
 
     async def wait_in_run(self, task: str) -> dict[str, Any]:
         """Wait for the next end or question of a run's subagents."""
-        told: dict[str, Any] = await self._call("wait", task)
-        return told
+        settled: dict[str, Any] = await self._call("wait", task)
+        return settled
 
     async def cancel_run(self, task: str) -> None:
         await self._steward("task.cancel", task=task, by="parent", reason="its call was cancelled")
@@ -287,8 +289,8 @@ class TaskSession:
             taken = await self.take_in_run(task)
             if taken:
                 return taken
-        if (told := await self._find_undelivered()) is not None:
-            return [told]
+        if (settled := await self._find_undelivered()) is not None:
+            return [settled]
         if self._tasks:
             taken = await self._call("take", self._tasks[-1], but=list(but))
         return taken
@@ -299,7 +301,7 @@ class TaskSession:
             for task in self._list_tasks():
                 with suppress(NotFound):
                     await self._call("take_back", task, subagents=[name])
-                    self._told.discard(task)
+                    self._all_delivered.discard(task)
                     break
 
     async def find_open_task(self) -> dict[str, Any] | None:
@@ -317,19 +319,19 @@ class TaskSession:
     @property
     def _owing(self) -> list[str]:
         """Tasks other than the newest that may hold undelivered results."""
-        left = self._told | self._followed
+        left = self._all_delivered | self._followed
         return [each for each in (*self._runs, *self._tasks[:-1]) if each not in left]
 
     async def _find_undelivered(self) -> dict[str, Any] | None:
         """Return an undelivered result of a closed task, without waiting; None if there is none."""
         for task in self._owing:
             try:
-                told: dict[str, Any] = await self._call("wait", task, timeout_seconds=0)
-                return told
+                settled: dict[str, Any] = await self._call("wait", task, timeout_seconds=0)
+                return settled
             except NothingToWaitFor:
                 # A plan that asks has nothing to wait for, and later has again.
                 if task not in self._live_runs:
-                    self._told.add(task)
+                    self._all_delivered.add(task)
             except WaitTimedOut:
                 # Its results are reserved for another call, and may be returned later.
                 continue
@@ -433,8 +435,8 @@ class ChildSession:
         return False
 
     async def wait(self, timeout_seconds: float) -> dict[str, Any]:
-        told: dict[str, Any] = await self.ask("wait", timeout_seconds=timeout_seconds)
-        return told
+        settled: dict[str, Any] = await self.ask("wait", timeout_seconds=timeout_seconds)
+        return settled
 
     def follow_run(self, task: str) -> AbstractContextManager[None]:
         raise AssertionError("a child starts no run")

@@ -101,11 +101,11 @@ def make_server(
         except RetinueError as error:
             remedy = in_force.terms.remedy if error.code in UNUSABLE else ""
             return render_refusal(error, remedy, structured=structured)
-        if answer.begun_in:
-            notices.watch(context, answer.begun_in, answer.begun)
+        if answer.started_in:
+            notices.watch(context, answer.started_in, answer.started)
         # If the client cancels now, the results in this answer are delivered again.
-        if answer.told and not is_client(context, CANCEL_WHEN_ANSWERED):
-            cuts.mark_answered(lambda: calls.take_back(answer.told), *call)
+        if answer.delivered and not is_client(context, CANCEL_WHEN_ANSWERED):
+            cuts.mark_answered(lambda: calls.take_back(answer.delivered), *call)
         answer = answer.add_warning(warning) if warning else answer
         return render_answer(answer, structured=structured)
 

@@ -159,8 +159,8 @@ def test_an_answer_lists_the_results_it_delivers_without_failed_fetches() -> Non
             return await DelegationCalls(desk).perform(Request(tool=WAIT, arguments={}))
 
         other = TOLD | {"agentInstance": "b", "result": RESULT | {"subagent_id": "b"}}
-        assert (await answered([other])).told == ("a", "b")
-        assert (await answered(StewardUnavailable("it is gone"))).told == ("a",)
+        assert (await answered([other])).delivered == ("a", "b")
+        assert (await answered(StewardUnavailable("it is gone"))).delivered == ("a",)
 
     play(scene())
 
