@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from retinue.client.blocking_client import Client
 
 
-AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
 # For the elapsed times; all other changes are shown as they happen.
 REFRESH_SECONDS = 1.0
 MOST_ROWS = 12
@@ -140,7 +139,7 @@ class LiveProgress:
             return []
         # Half of the screen stays free for events.
         most = min(MOST_ROWS, max(1, shutil.get_terminal_size().lines // 2 - 2))
-        first = sorted(rows, key=lambda row: row["status"] not in AT_WORK)[:most]
+        first = sorted(rows, key=lambda row: row["status"] not in tables.AT_WORK)[:most]
         lines = [_format_line(HEADING), *(_format_row(row) for row in rows if row in first)]
         left = len(rows) - len(first)
         return [*lines, f"and {left} more"] if left else lines
@@ -160,16 +159,10 @@ def _format_question(task: str, event: dict[str, Any]) -> str:
 
 
 def _format_row(row: dict[str, Any]) -> str:
-    usage = row.get("token_usage") or {}
-    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
-    percentage = row.get("completion_percentage")
     texts = (
         render.to_one_line(row["agentInstance"]),
         render.to_one_line(row["status"]),
-        render.to_one_line(row.get("phase") or ""),
-        "" if percentage is None else f"{percentage:.0f}%",
-        f"{tokens:,}",
-        f"${usage.get('estimated_cost') or 0.0:.4f}",
+        *tables.format_progress(row),
         f"{row['elapsed_seconds']:.0f} s",
     )
     return _format_line(texts, status=row["status"])

@@ -23,6 +23,8 @@ RESUMED = {
     "native": "in the same session",
     "transcript": "in a new session that was told the earlier one",
 }
+# Statuses of subagents that a table shows first
+AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
 # States that a subagent leaves only by being closed
 LEFT_OPEN = ("completed", "failed")
 
@@ -126,6 +128,19 @@ def _format_questions(whole: Document) -> list[str]:
         format_question(whole["task_id"], gate["gate_id"], gate["agentInstance"], gate["questions"])
         for gate in whole["gates"]
     ]
+
+
+def format_progress(row: Document) -> tuple[str, str, str, str]:
+    """Return phase, percentage, tokens and cost of a subagent, for a table that is redrawn."""
+    usage = row.get("token_usage") or {}
+    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+    percentage = row.get("completion_percentage")
+    return (
+        render.to_one_line(row.get("phase") or ""),
+        "" if percentage is None else f"{percentage:.0f}%",
+        f"{tokens:,}",
+        f"${usage.get('estimated_cost') or 0.0:.4f}",
+    )
 
 
 def format_spent(usage: Document | None) -> str:

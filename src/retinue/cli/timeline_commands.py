@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.cli import render
+from retinue.cli import render, tables
 from retinue.cli.options import TASK, CliCommand, select_given
 from retinue.cli.steward_session import CliSession
 
@@ -138,7 +138,6 @@ def timeline(session: CliSession, task: str, expand: bool, follow: bool) -> None
         show_events(session, events, view, at_once=follow)
 
 
-AT_WORK = ("pending", "running", "blocked", "waiting_for_merge")
 # The steward answers at the next change, or after this time so that elapsed times go on.
 REFRESH_SECONDS = 1
 MOST_TASKS = 50
@@ -193,7 +192,7 @@ def _read_rows(client: Client, everyone: bool) -> list[dict[str, Any]]:
         given = select_given(task=task["task_id"], limit=MOST_CLOSED)
         found = client.call("subagent.list", **given)
         rows += [row | {"task_id": task["task_id"]} for row in found]
-    return sorted(rows, key=lambda row: row["status"] not in AT_WORK)
+    return sorted(rows, key=lambda row: row["status"] not in tables.AT_WORK)
 
 
 def _format_rows(rows: list[dict[str, Any]]) -> str:
@@ -203,17 +202,11 @@ def _format_rows(rows: list[dict[str, Any]]) -> str:
 
 
 def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
-    usage = row.get("token_usage") or {}
-    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
-    done = row.get("completion_percentage")
     return (
         row["task_id"],
         row["agentInstance"],
         row["status"],
-        str(row.get("phase") or ""),
-        "" if done is None else f"{done:.0f}%",
-        f"{tokens:,}",
-        f"${usage.get('estimated_cost') or 0.0:.4f}",
+        *tables.format_progress(row),
         render.format_seconds(row.get("elapsed_seconds")),
     )
 
@@ -221,7 +214,7 @@ def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
 def _fit_to_screen(rows: list[dict[str, Any]]) -> str:
     """Return the heading and as many rows as the screen has lines; cut lines that are too long."""
     size = shutil.get_terminal_size()
-    work = sum(row["status"] in AT_WORK for row in rows)
+    work = sum(row["status"] in tables.AT_WORK for row in rows)
     spent = sum((row.get("token_usage") or {}).get("estimated_cost") or 0.0 for row in rows)
     lines = [
         render.format_strong(f"{work} at work, {len(rows)} shown, ${spent:.4f}; Ctrl-C ends"),
