@@ -36,7 +36,7 @@ def describe_surroundings(session: CliSession) -> dict[str, Any]:
         "root": _describe_root(session),
         "agents": _find_agents(),
         "keys": _find_keys(),
-        "servers": _find_servers(),
+        "servers": find_servers(),
         "embedded_model": _describe_embedded(),
     }
     return found | {"next": [{"command": it, "does": why} for it, why in _choose_next(found)]}
@@ -89,11 +89,11 @@ def _find_keys() -> list[str]:
     return [name for name in names if os.environ.get(name, "").strip()]
 
 
-def _find_servers() -> list[dict[str, Any]]:
-    """Return the model servers that answer on this machine."""
+def find_servers() -> list[dict[str, Any]]:
+    """Return the model servers that answer on this machine, with the models that can answer."""
     from urllib.parse import urlsplit
 
-    from retinue.gateway.providers import BUILT_IN
+    from retinue.gateway.providers import BUILT_IN, EMBEDDING
 
     found = []
     for provider in BUILT_IN.values():
@@ -102,7 +102,8 @@ def _find_servers() -> list[dict[str, Any]]:
             continue
         names = ask_server(address.port, address.path + provider.vendor.models_path)
         if names is not None:
-            found.append({"server": provider.name, "url": provider.base_url, "models": names})
+            models = [name for name in names if EMBEDDING not in name.lower()]
+            found.append({"server": provider.name, "url": provider.base_url, "models": models})
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from retinue.core.staffing import ModelBackend, ModelServer
-from retinue.gateway.providers import BUILT_IN, LOCAL, Provider, resolve_provider
+from retinue.gateway.providers import BUILT_IN, EMBEDDING, LOCAL, Provider, resolve_provider
 from retinue.sockets import find_listening_users
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ LOCAL_SECONDS = 0.5  # a server of this machine answers or refuses at once
 MOST_MODELS = 200
 SELF_HOSTED = tuple(each for each in BUILT_IN.values() if not each.key_variables)
 FIRST_PERSON = 1000  # smaller numbers of users are root and the system's services
-EMBEDDING = "embed"  # in the names of models that cannot answer
 
 
 async def find_local_servers(

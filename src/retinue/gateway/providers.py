@@ -13,6 +13,7 @@ from retinue.gateway.vendors.base import Vendor
 from retinue.gateway.vendors.openai import OpenAI
 
 LOCAL = "local"
+EMBEDDING = "embed"  # in the names of models that cannot answer
 
 
 @dataclass(frozen=True, kw_only=True)

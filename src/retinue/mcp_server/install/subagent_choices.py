@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile
+from retinue.cli.overview import find_servers
 from retinue.core.default_models import (
     KEY_VARIABLES,
     LOCAL,
@@ -23,15 +23,6 @@ from retinue.core.task_config import TaskConfig
 from retinue.formats.config_document import parse_config
 from retinue.formats.yaml_document import load_yaml
 from retinue.gateway.local_model.weights import find_models_folder, missing
-
-# Model servers that listen on loopback where they are installed.
-SERVERS = {
-    "ollama": "http://127.0.0.1:11434/v1",
-    "lmstudio": "http://127.0.0.1:1234/v1",
-    "llamacpp": "http://127.0.0.1:8080/v1",
-}
-PROBE_SECONDS = 0.5
-MOST_BYTES = 1 << 20
 
 _TEXT = """\
 # What subagents are; see docs/reference/configuration.md for more.
@@ -207,18 +198,13 @@ def _find_keys(environment: Mapping[str, str]) -> list[SubagentChoice]:
 
 
 def _find_servers() -> list[SubagentChoice]:
-    # Without a proxy: these are addresses of this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     found = []
-    for name, url in SERVERS.items():
-        try:
-            with opener.open(f"{url}/models", timeout=PROBE_SECONDS) as answer:
-                model = str(json.loads(answer.read(MOST_BYTES))["data"][0]["id"])
-        except (OSError, ValueError, LookupError, TypeError):
-            continue  # nothing listens, or it is something else
-        backend = {"type": "chatcompletion", "base_url": url, "model": model}
-        config = _format_config(name, backend)
-        found.append(SubagentChoice(name=name, found=url, config=config))
+    for server in find_servers():
+        if not server["models"]:
+            continue
+        model = {"base_url": server["url"], "model": server["models"][0]}
+        config = _format_config(server["server"], {"type": "chatcompletion", **model})
+        found.append(SubagentChoice(name=server["server"], found=server["url"], config=config))
     return found
 
 
