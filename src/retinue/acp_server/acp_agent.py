@@ -169,7 +169,7 @@ class AcpAgent:
         await session.find_last()
         rows = await session.subagents.list_rows(MOST_LOADED)
         if not rows:
-            raise NotFound(f"no session {name}", code="unknown_task")
+            raise NotFound(f"no session {name}", code="unknown_task", hint="start a new session")
         before = ""
         for row in rows:
             shown = await self._link.call("subagent.show", task=name, subagent=row["subagent_id"])
@@ -286,7 +286,11 @@ class AcpAgent:
             if gate["agentInstance"] == session.last and gate["state"] == "open"
         ]
         if not mine:
-            raise NotFound("the question was answered elsewhere", code="unknown_gate")
+            raise NotFound(
+                "the question was answered elsewhere",
+                code="unknown_gate",
+                hint="send the next prompt to continue the session",
+            )
         verb = f"gate.{outcome}"
         await self._link.call(verb, task=session.name, gate=mine[0]["gate_id"], by="user")
         told: Message = await session.subagents.ask("wait")

@@ -370,7 +370,11 @@ def serve_metrics(host: str, port: int, read: Callable[[], str]) -> None:
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
-        raise BadInput(f"{host}:{port}: {error.strerror}", code="bad_address") from None
+        raise BadInput(
+            f"{host}:{port} cannot be used: {error.strerror}",
+            code="bad_address",
+            hint="port 0 takes a free one, as in --listen 127.0.0.1:0",
+        ) from None
     with server:
         render.print_line(f"http://{host}:{server.server_port}/metrics")
         render.flush()

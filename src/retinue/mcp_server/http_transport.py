@@ -72,7 +72,11 @@ def read_token(root: Path, *, make: bool) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise StorageFailed(f"{path}: {error}") from None
     if len(token) < 16:
-        raise BadInput(f"{path} holds no token of at least 16 characters", code="no_token")
+        raise BadInput(
+            f"{path} holds no token of at least 16 characters",
+            code="no_token",
+            hint="remove the file and start the server on loopback, which creates a new token",
+        )
     return token
 
 

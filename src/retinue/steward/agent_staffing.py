@@ -175,7 +175,7 @@ class AgentSelector:
             if agent.login == "gateway":
                 provider = self._choose_provider(profile, agent, config, needs_key=True).name
         except (BadInput, Refused) as why:
-            problem = f"{why.message}: {why.hint}" if why.hint else why.message
+            problem = f"{why.message} ({why.hint})" if why.hint else why.message
             code = why.code
         return AgentStatus(
             profile=profile,
