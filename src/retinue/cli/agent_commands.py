@@ -171,7 +171,7 @@ def list_models(session: CliSession) -> None:
     A star marks the providers that the root's configuration names. The exit code does not say
     whether they work; that of 'retinue doctor' does.
     """
-    session.answer(ask_anywhere(session, "model.list")[0], _view)
+    session.answer(ask_anywhere(session, "model.list")[0], _format_models)
     note_unread_config(session)
 
 
@@ -217,7 +217,7 @@ def _format_installed(done: dict[str, Any]) -> str:
     )
 
 
-def _view(rows: list[dict[str, Any]]) -> str:
+def _format_models(rows: list[dict[str, Any]]) -> str:
     return render.format_table(
         ("PROVIDER", "", "DETAIL", "ADDRESS"),
         [

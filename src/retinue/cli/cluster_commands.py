@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 UNITS = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}  # in MB
 
 
-def _run(extra: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+def _run_async(extra: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run work that needs the packages of an extra.
 
     Raises:
@@ -37,7 +37,7 @@ def _run(extra: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         raise missing_package("more than one machine", error, extra=extra) from None
 
 
-def _labels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+def _parse_labels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
     labels = tuple(part.strip() for part in (value or "").split(",") if part.strip())
     for label in labels:
         if not NAME.fullmatch(label):
@@ -49,11 +49,13 @@ def _labels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[s
     return labels
 
 
-def _addresses(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+def _parse_addresses(
+    _: click.Context, __: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
     return None if value is None else tuple(each.strip() for each in value.split(","))
 
 
-def _disk(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def _parse_disk_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
     found = re.fullmatch(r"([0-9]+)([KMGT]?)B?", value.strip().upper())
@@ -82,7 +84,7 @@ def parse_quotas(
     return found
 
 
-def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+def _parse_duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)", value.strip())
@@ -122,7 +124,7 @@ def _open_hub() -> Any:
 )
 @click.option(
     "--disk",
-    callback=_disk,
+    callback=_parse_disk_size,
     metavar="SIZE",
     help="Maximum disk space for its files. Default: 20G, or less on a small disk.",
 )
@@ -134,7 +136,7 @@ def _open_hub() -> Any:
 )
 @click.option(
     "--routes",
-    callback=_addresses,
+    callback=_parse_addresses,
     metavar="HOST:PORT,…",
     help="The --cluster address of each server of the hub, three or more.",
 )
@@ -174,7 +176,7 @@ def start_hub(
             )
         return {"listen": settings.listen, "lease": settings.lease_s, "pid": pid}
 
-    document = _run("hub", work)
+    document = _run_async("hub", work)
     document["root"] = _connect_here(session)
     if foreground:
         command = _open_hub().build_command()
@@ -238,7 +240,7 @@ def show_hub(session: CliSession) -> None:
             "expelled": len(settings.revoked),
         }
 
-    session.answer(_run("hub", work), _format_hub)
+    session.answer(_run_async("hub", work), _format_hub)
 
 
 def _format_hub(it: dict[str, Any]) -> str:
@@ -264,11 +266,11 @@ def stop_hub(session: CliSession) -> None:
         return {"stopped": bool(pid), "pid": pid or None}
 
     said = {True: "stopped", False: "the hub was not running"}
-    session.answer(_run("hub", work), lambda it: said[it["stopped"]])
+    session.answer(_run_async("hub", work), lambda it: said[it["stopped"]])
 
 
 @hub.command("invite", example="retinue hub invite --labels gpu\nretinue hub invite --steward")
-@click.option("--labels", callback=_labels, metavar="L,…", help="Labels that the node gets.")
+@click.option("--labels", callback=_parse_labels, metavar="L,…", help="Labels that the node gets.")
 @click.option("--days", type=float, metavar="N", help="Valid for N days. Default: 30.")
 @click.option("--steward", is_flag=True, help="Invite a steward ('retinue cluster connect').")
 @click.option("--host", metavar="HOST[:PORT]", help="Address of the hub as others reach it.")
@@ -293,7 +295,7 @@ def invite(
         line, identity = await _open_hub().invite(kind=kind, labels=labels, days=valid, host=host)
         return {"invitation": line, "id": identity, "kind": kind, "days": valid}
 
-    session.answer(_run("hub", work), lambda it: str(it["invitation"]))
+    session.answer(_run_async("hub", work), lambda it: str(it["invitation"]))
 
 
 @hub.command("expel", example="retinue hub expel w1")
@@ -305,7 +307,7 @@ def expel(session: CliSession, name: str) -> None:
     async def work() -> dict[str, Any]:
         return {"expelled": await _open_hub().expel(name)}
 
-    session.answer(_run("hub", work), lambda it: f"expelled {name} ({it['expelled']})")
+    session.answer(_run_async("hub", work), lambda it: f"expelled {name} ({it['expelled']})")
 
 
 # Node
@@ -333,7 +335,10 @@ def _find_node_folder(session: CliSession) -> Path:
 
 SERVING = [
     click.option(
-        "--labels", callback=_labels, metavar="L,…", help="Labels for --on of 'subagent spawn'."
+        "--labels",
+        callback=_parse_labels,
+        metavar="L,…",
+        help="Labels for --on of 'subagent spawn'.",
     ),
     click.option(
         "--slots",
@@ -360,7 +365,7 @@ SERVING = [
 ]
 
 
-def _serving(command: Any) -> Any:
+def _add_serving_options(command: Any) -> Any:
     for option in reversed(SERVING):
         command = option(command)
     return command
@@ -369,7 +374,7 @@ def _serving(command: Any) -> Any:
 @node.command("join", example="retinue node join 'retinue://hub:4222/#…' --name w1")
 @click.argument("invitation")
 @click.option("--name", metavar="N", help="Its name in lists. Default: the host's name.")
-@_serving
+@_add_serving_options
 @click.pass_obj
 def join_node(session: CliSession, /, invitation: str, name: str | None, **options: Any) -> None:
     """Join a hub with an INVITATION, and serve until Ctrl-C or SIGTERM.
@@ -412,12 +417,12 @@ def join_node(session: CliSession, /, invitation: str, name: str | None, **optio
         )
         write_membership(folder / CREDENTIALS, membership)
 
-    _run("nodes", work)
+    _run_async("nodes", work)
     _serve(session, folder, options)
 
 
 @node.command("start", example="retinue node start --slots 8")
-@_serving
+@_add_serving_options
 @click.pass_obj
 def start_node(session: CliSession, /, **options: Any) -> None:
     """Serve again after 'node join', and take over children that are still running."""
@@ -457,14 +462,14 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
         await run_node(folder, membership, settings, render.note, tell_up)
 
     os.umask(0o022)
-    _run("nodes", work)
+    _run_async("nodes", work)
 
 
 @node.command("drain", example="retinue node drain\nretinue node drain w1 --within 10m")
 @click.argument("name", required=False)
 @click.option(
     "--within",
-    callback=_duration,
+    callback=_parse_duration,
     metavar="DURATION",
     help="Stop the children after this time, such as 10m.",
 )
@@ -632,7 +637,7 @@ def connect_cluster(session: CliSession, invitation: str | None) -> None:
         write_membership(root / CREDENTIALS, membership)
         return address.url
 
-    where = _run("nodes", work)
+    where = _run_async("nodes", work)
     _restart_steward(session, root)
     session.answer({"root": str(root), "hub": where}, lambda it: f"connected to {it['hub']}")
 

@@ -255,7 +255,7 @@ def install(
             each.carry_out()
         files = {str(each.file): _name_change(each) for each in needed}
         document |= {"changed": True, "files": files, "diff": diff}
-    session.answer(document, _view)
+    session.answer(document, _format_changes)
 
 
 def _offer_subagents(folder: Path, chosen: str | None, changes: list[Any]) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def _name_change(change: FileChange) -> str:
     return "removed" if change.after is None else "changed"
 
 
-def _view(document: dict[str, Any]) -> str:
+def _format_changes(document: dict[str, Any]) -> str:
     changed = document.get("files", {})
     lines = [f"{file} was {what}" for file, what in changed.items()]
     lines = lines or [f"{document['file']} needs no change"]

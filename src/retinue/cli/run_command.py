@@ -283,7 +283,7 @@ def run(
         raise click.UsageError("--secret needs --plan", ctx)
     if retry and (options["agents"] or options["config"]):
         raise click.UsageError("--retry takes the configuration of the earlier run", ctx)
-    request = _request(prompt, plan, options)
+    request = _build_request(prompt, plan, options)
     if retry:
         del request["prompt"]
         request["task"] = retry
@@ -304,7 +304,7 @@ def _report_start(started: dict[str, Any]) -> None:
         render.note(f"{choice['name']} works on it: {choice['reason']}")
 
 
-def _request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def _build_request(prompt: str, plan: str | None, options: dict[str, Any]) -> dict[str, Any]:
     # Only the names of the variables: the keys themselves stay in the environment.
     keys = [name for name in KEY_VARIABLES if os.environ.get(name, "").strip()]
     request = {"cwd": get_cwd(), "by": "user"}
@@ -347,16 +347,16 @@ def _run_and_wait(session: CliSession, request: dict[str, Any]) -> int:
         progress = LiveProgress(session, task, gates=planned)
         with InterruptHandler(stop) as interruption, progress:
             client.tell = progress.note
-            document = _end(client, course, task)
+            document = _wait_for_end(client, course, task)
     document |= {key: started[key] for key in ("team_choice",) if key in started}
-    session.answer(document, _view)
+    session.answer(document, _format_outcome)
     if interruption.count:
         return INTERRUPTED
     good = document["status"] == "completed" and document.get("applied") is not False
     return 0 if good else 1
 
 
-def _end(client: Client, course: Iterator[Any], task: str) -> Any:
+def _wait_for_end(client: Client, course: Iterator[Any], task: str) -> Any:
     """Return the outcome of the run; if the steward is lost, ask the next one."""
     from retinue.client.repeatable_calls import LOST, LossCounter
 
@@ -379,7 +379,7 @@ def _format_started(started: dict[str, Any]) -> str:
     return f"{task}  running\nshow it with: retinue task show {task}"
 
 
-def _view(document: dict[str, Any]) -> str:
+def _format_outcome(document: dict[str, Any]) -> str:
     lines = []
     root = document.get("root")
     parts = {part["subagent_id"]: part for part in document.get("parts", ())}

@@ -58,7 +58,7 @@ def trust(session: CliSession, folder: Path | None, show: bool, yes: bool, remov
     # The review is printed before the question, and before anything is changed.
     document |= _inspect_root(root)
     if not session.json:
-        render.print_line(_view(document))
+        render.print_line(_format_review(document))
         render.flush()
     if not show:
         if not (yes or session.json):
@@ -123,7 +123,7 @@ def _ask(root: Path) -> None:
         raise BadInput("nothing was changed", code="not_confirmed", hint="repeat it with --yes")
 
 
-def _view(document: dict[str, Any]) -> str:
+def _format_review(document: dict[str, Any]) -> str:
     named = document["named"]
     lines = [render.format_strong(render.to_one_line(document["root"]))]
     for each in document["subagents"]:

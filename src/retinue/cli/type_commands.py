@@ -47,7 +47,7 @@ def list_(session: CliSession, config: str | None) -> None:
         for each in catalogue.broken
     ]
     render.warn({"warnings": warnings})
-    session.answer(rows, _view)
+    session.answer(rows, _format_types)
 
 
 @types.command(example="retinue types show explorer")
@@ -146,7 +146,7 @@ def _to_row(each: SubagentType) -> dict[str, Any]:
     }
 
 
-def _view(rows: list[dict[str, Any]]) -> str:
+def _format_types(rows: list[dict[str, Any]]) -> str:
     return render.format_table(
         ("TYPE", "ACTIVE", "FROM", "DESCRIPTION"),
         [
