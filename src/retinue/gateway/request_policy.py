@@ -31,10 +31,16 @@ ANY_MODEL = "*"
 
 _RELEASE = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)\Z")  # date suffix of a model name
 
-# Codex offers its model a hosted search in every request, whatever its configuration says.
+# Codex offers its model one hosted search in every request, whatever its configuration says.
 _CODEX = "codex"
-_SEARCH_TOOL = re.compile(rb'(,\s*)?\{"type"\s*:\s*"web_search"')
+_SEARCH = b'"web_search"'
+_TOOL_START = re.compile(rb'(,\s*)?\{"type"\s*:\s*\Z')  # of a tool, up to its type
+_COMMA = re.compile(rb"\s*,")
+_LONGEST_START = 64  # bytes
 _LONGEST_TOOL = 4096
+# A body is up to 64 MB of a child's choice and is searched on the event loop.
+_MOST_STRIPPED = 4  # each one copies the body
+_MOST_LOOKED_AT = 1000  # occurrences of the word, which may be the name of a client's own tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,20 +121,31 @@ def strip_hosted_search(headers: Iterable[tuple[str, str]], body: bytes) -> byte
     """
     if not any(name.lower() == "originator" and _CODEX in value for name, value in headers):
         return body
-    while tool := _SEARCH_TOOL.search(body):
-        start = tool.start() + len(tool[1] or b"")
+    at = stripped = 0
+    for _ in range(_MOST_LOOKED_AT):
+        at = body.find(_SEARCH, at)
+        if at < 0 or stripped == _MOST_STRIPPED:
+            break
+        before = body[max(0, at - _LONGEST_START) : at]
+        if (found := _TOOL_START.search(before)) is None:
+            at += len(_SEARCH)
+            continue
+        comma = found[1] or b""
+        start = at - len(found[0]) + len(comma)
         text = body[start : start + _LONGEST_TOOL].decode("utf-8", "replace")
         try:
             _, length = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
-            return body
+            break
         # Remove the comma before the tool, or the one after it if the tool is first in its list.
         end = start + len(text[:length].encode())
-        if tool[1]:
-            start = tool.start()
-        elif comma := re.compile(rb"\s*,").match(body, end):
-            end = comma.end()
+        if comma:
+            start -= len(comma)
+        elif following := _COMMA.match(body, end):
+            end = following.end()
         body = body[:start] + body[end:]
+        at = start
+        stripped += 1
     return body
 
 

@@ -398,6 +398,20 @@ def test_other_hosted_tools_of_codex_are_not_removed() -> None:
     assert leave_out([("originator", "codex_exec")], body) == body
 
 
+def test_a_flood_of_hosted_searches_is_not_removed_one_by_one() -> None:
+    """The search runs on the event loop, and each removal copies the body."""
+    tools = [{"type": "web_search"}] * 100
+    body = json.dumps({"input": "x", "tools": tools}).encode()
+    left = json.loads(leave_out([("originator", "codex_exec")], body))
+    assert 90 < len(left["tools"]) < 100
+
+
+def test_a_search_behind_tools_of_that_name_is_removed() -> None:
+    own = [{"type": "function", "name": "web_search"}] * 20
+    body = json.dumps({"tools": [*own, {"type": "web_search"}]}).encode()
+    assert json.loads(leave_out([("originator", "codex_exec")], body)) == {"tools": own}
+
+
 NAMES = st.sampled_from(
     [
         *("type", "tools", "messages", "content", "input", "output", "contents", "parts", "model"),
