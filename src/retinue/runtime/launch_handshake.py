@@ -122,6 +122,10 @@ async def receive_socket(way: socket.socket) -> tuple[bytes, socket.socket | Non
         except BlockingIOError:
             await _wait_readable(way)
             continue
+        # A fork server or launcher that is started later must not hold it. Not by the flag
+        # MSG_CMSG_CLOEXEC, which `recv_fds` of Python 3.11 ignores.
+        for descriptor in came:
+            os.set_inheritable(descriptor, False)
         return said, socket.socket(fileno=came[0]) if came else None
 
 

@@ -78,5 +78,6 @@ def test_the_next_steward_gets_the_socket(folder: int, tmp_path: Path) -> None:
 
     found = asyncio.run(ask())
     assert found is not None and found.family == socket.AF_INET
+    assert not found.get_inheritable()  # by the processes that the steward starts
     found.close()
     listener.door.close()
