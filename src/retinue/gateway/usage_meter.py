@@ -128,11 +128,12 @@ class UsageMeter:
         if self._streams and not self._incomplete and data.endswith(b"\n"):
             self._read_lines(data)
             return
-        self._incomplete += data
-        end = max(self._incomplete.rfind(b"\n"), self._incomplete.rfind(b"\r")) + 1
-        if self._streams and end:
-            self._read_lines(bytes(self._incomplete[:end]))
-            del self._incomplete[:end]
+        # Line ends are in the new bytes only: what was kept before is a part of one line.
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 if self._streams else 0
+        if end:
+            self._read_lines(bytes(self._incomplete) + data[:end])
+            self._incomplete.clear()
+        self._incomplete += data[end:]
         if len(self._incomplete) > LARGEST_PIECE:
             self._skipping = True
             self._incomplete.clear()
