@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.files import hold_descriptor
 from retinue.gateway.local_model.model_server import IDLE_VARIABLE, SOCKET
 from retinue.gateway.local_model.weights import SMOLLM2, missing
 from retinue.sockets import make_address
@@ -142,9 +143,9 @@ def _start(folder: Path) -> None:
         name: os.environ[name] for name in (*PASSED_VARIABLES, IDLE_VARIABLE) if name in os.environ
     }
     read_end, write_end = os.pipe()
-    try:
-        log = _open_log(folder)
-        try:
+    with hold_descriptor(read_end):
+        # The server has the only other copy of this end: its exit reads as end of file.
+        with hold_descriptor(write_end), hold_descriptor(_open_log(folder)) as log:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -162,17 +163,12 @@ def _start(folder: Path) -> None:
                 pass_fds=[write_end],
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
-            os.close(write_end)
         # The server may outlive this process. If it ends first, wait() reaps the zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         # The server writes a word, or ends and closes the pipe.
         poll = select.poll()
         poll.register(read_end, select.POLLIN)
         poll.poll(START_SECONDS * 1000)
-    finally:
-        os.close(read_end)
 
 
 def _open_log(folder: Path) -> int:
