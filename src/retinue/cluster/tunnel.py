@@ -253,6 +253,8 @@ class StewardTunnel:
             task.cancel()
         for pipe in list(self._pipes.values()):
             await pipe.close()
-        with suppress(OSError):
+        # Without a socket if `open` failed.
+        with suppress(FileNotFoundError):
             os.unlink(self._folder / SOCKET)
+        with suppress(OSError):
             self._folder.rmdir()

@@ -64,3 +64,16 @@ def test_a_folder_with_a_long_path_can_hold_its_socket(
 
     asyncio.run(work())
     assert not list(deep.iterdir())
+
+
+def test_a_tunnel_that_could_not_open_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def work() -> None:
+        tunnel = StewardTunnel(cast(HubConnection, OneSubscription()), KEY, make_key())
+        await tunnel.close()
+
+    asyncio.run(work())
+    assert not list(tmp_path.iterdir())
