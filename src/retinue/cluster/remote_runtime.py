@@ -389,11 +389,14 @@ class InboxWatch:
             self._watch = None
 
     def _deliver_new(self) -> None:
-        # An error would keep other attempts, whose changes were read with these, from being told.
         for name in sorted(_list_names(self._folder) - self._known):
+            # One that cannot be read now is read at the next change. An error would keep other
+            # attempts, whose changes were read with these, from being told.
             if messages.INBOX_NAME.fullmatch(name):
-                self._known.add(name)
-                self._deliver(name, (self._folder / name).read_bytes())
+                with suppress(OSError):
+                    data = (self._folder / name).read_bytes()
+                    self._known.add(name)
+                    self._deliver(name, data)
 
 
 class RemoteRuntime:

@@ -111,3 +111,21 @@ async def remove_one_inbox(tmp_path: Path) -> None:
         assert await asyncio.wait_for(delivered.get(), 10) == "1.txt"
     finally:
         watches.close()
+
+
+def test_a_message_that_cannot_be_read_leaves_the_others_delivered(tmp_path: Path) -> None:
+    asyncio.run(deliver_beside_a_folder(tmp_path))
+
+
+async def deliver_beside_a_folder(tmp_path: Path) -> None:
+    watches = FolderWatches()
+    delivered: list[str] = []
+    try:
+        (tmp_path / "1.txt").mkdir()
+        (tmp_path / "2.txt").write_text("hello")
+        inbox = InboxWatch(tmp_path, [], lambda name, _: delivered.append(name), watches)
+        inbox.start()
+        assert delivered == ["2.txt"]
+        inbox.close()
+    finally:
+        watches.close()
