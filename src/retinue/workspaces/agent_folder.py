@@ -14,6 +14,7 @@ agents/<id>/
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -47,6 +48,7 @@ from retinue.workspaces.child_files import (
     ANSWER_LIMIT_BYTES,
     UnreadableFile,
     is_empty,
+    list_child_folder,
     list_left,
     read_answer,
     read_child_file,
@@ -108,6 +110,7 @@ STDIN = "stdin.txt"  # in runtime/
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
 AGENT_HOME = "agent_home"
 URGENT = ".now.txt"  # end of the name of a message that interrupts a coding agent
+_MESSAGE = re.compile(r"([0-9]{1,12})(\.now)?\.txt")  # name of a delivered message
 
 
 def gather_evidence(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
@@ -334,10 +337,11 @@ class FolderWorkspace:
 
     def find_newest_message(self, subagent: Subagent) -> int:
         """Return the number of the last message delivered to a subagent; 0 if there was none."""
-        with suppress(FileNotFoundError):
-            found = os.listdir(f"{self._place(subagent.task, subagent.id)}/inbox")
-            whole = (name for name in found if name.endswith(".txt") and name[0] != ".")
-            return max((int(name.partition(".")[0]) for name in whole), default=0)
+        # A child without a sandbox can write there, or replace the folder.
+        with suppress(UnreadableFile):
+            names = list_child_folder(self.get_folder(subagent.task, subagent.id), "inbox")
+            numbers = (_MESSAGE.fullmatch(name) for name in names)
+            return max((int(each[1]) for each in numbers if each), default=0)
         return 0
 
     def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
