@@ -65,6 +65,19 @@ def test_a_program_that_does_not_exist_is_not_started() -> None:
     asyncio.run(run())
 
 
+def test_a_cancelled_start_ends_the_program() -> None:
+    async def run() -> None:
+        heard = Heard()
+        process = AgentProcess(("/bin/sleep", "60"), LAUNCH, heard.hear, heard.ended.set_result)
+        starting = asyncio.create_task(process.start())
+        await asyncio.sleep(0)  # the program runs, and its pipes are not connected
+        starting.cancel()
+        error = await asyncio.wait_for(heard.ended, BOUND_S)
+        assert "killed by SIGKILL" in error.message
+
+    asyncio.run(run())
+
+
 def test_a_line_that_is_too_long_is_reported_without_its_text() -> None:
     async def run() -> None:
         code = f"print('x' * {LONGEST_LINE + 1}); print('after')"

@@ -63,8 +63,7 @@ class AcpLink(ProcessLink):
         self._message_id = ""
         self._pending: set[int] = set()  # prompts of the running turn that were not answered
 
-    async def open(self, session: str = "") -> str:
-        """Start the program; begin a session, or resume this one. Return the session's id."""
+    async def _open(self, session: str) -> str:
         if not self._is_running:
             await self.close()
             await self._start()
@@ -89,7 +88,8 @@ class AcpLink(ProcessLink):
         turn = await self._begin_turn()
         self._message_id = ""
         self._pending.clear()
-        self._send_prompt(text)
+        with self._discard_unless_sent(turn):
+            self._send_prompt(text)
         return await self._await_turn(turn)
 
     async def steer(self, text: str) -> bool:
@@ -97,13 +97,7 @@ class AcpLink(ProcessLink):
         if not self._has_turn:
             return False
         if self._steering:
-            try:
-                await self._call(self._steering, self._to_prompt(text))
-            except LinkFailed as error:
-                if error.code == "agent_refused":
-                    return False
-                raise
-            return True
+            return await self._call_unless_refused(self._steering, self._to_prompt(text))
         if self._joins_prompts:
             self._send_prompt(text)
         return self._joins_prompts

@@ -34,8 +34,7 @@ class ClaudeLink(ProcessLink):
     _sent = 0  # messages of ours in this turn
     _taken = 0  # of these, those that it repeated when it took them up
 
-    async def open(self, session: str = "") -> str:
-        """Start the program; begin a session, or resume this one. Return the session's id."""
+    async def _open(self, session: str) -> str:
         # A session that cannot be resumed ends the program.
         await self.close()
         self._schema = None
@@ -52,7 +51,8 @@ class ClaudeLink(ProcessLink):
             await self._restart(schema)
         turn = await self._begin_turn()
         self._sent = self._taken = 0
-        self._send_message(text)
+        with self._discard_unless_sent(turn):
+            self._send_message(text)
         return await self._await_turn(turn)
 
     async def steer(self, text: str) -> bool:

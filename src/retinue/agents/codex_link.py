@@ -28,8 +28,7 @@ class CodexLink(ProcessLink):
     _error = ""
     _usage: ClaimedUsage | None = None
 
-    async def open(self, session: str = "") -> str:
-        """Start the program; begin a thread, or resume this one. Return the thread's id."""
+    async def _open(self, session: str) -> str:
         if not self._is_running:
             await self.close()
             await self._start()
@@ -57,12 +56,8 @@ class CodexLink(ProcessLink):
         params = self._to_input(text)
         if schema is not None:
             params["outputSchema"] = dict(schema)
-        try:
+        with self._discard_unless_sent(turn):
             result = await self._call("turn/start", params)
-        except LinkFailed:
-            # Refused: there is no turn that a later prompt would have to wait for.
-            turn.cancel()
-            raise
         self._turn_id = as_text(as_dict(result.get("turn")).get("id")) or self._turn_id
         return await self._await_turn(turn)
 
@@ -70,26 +65,17 @@ class CodexLink(ProcessLink):
         """Add a message to the running turn; False if there is none, or it is just ending."""
         if not self._has_turn or not self._turn_id:
             return False
-        try:
-            await self._call("turn/steer", {"expectedTurnId": self._turn_id} | self._to_input(text))
-        except LinkFailed as error:
-            if error.code == "agent_refused":
-                return False
-            raise
-        return True
+        params = {"expectedTurnId": self._turn_id} | self._to_input(text)
+        return await self._call_unless_refused("turn/steer", params)
 
     async def interrupt(self) -> None:
         """End the running turn."""
         if not self._has_turn or not self._turn_id:
             return
         self._interrupted = True
+        # It refuses if the turn has just ended by itself.
         params = {"threadId": self.session, "turnId": self._turn_id}
-        try:
-            await self._call("turn/interrupt", params)
-        except LinkFailed as error:
-            # The turn ended by itself meanwhile.
-            if error.code != "agent_refused":
-                raise
+        await self._call_unless_refused("turn/interrupt", params)
 
     def _to_input(self, text: str) -> Json:
         return {"threadId": self.session, "input": [{"type": "text", "text": text}]}

@@ -158,7 +158,7 @@ class AgentLink(Protocol):
         """Start the program; begin a session, or resume this one. Return the session's id.
 
         After a LinkFailed with the code `agent_refused` the session cannot be resumed, and
-        `open("")` begins a new one.
+        `open("")` begins a new one. After any other failure the program was ended.
         """
         ...
 

@@ -12,8 +12,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from retinue.agents.launch import AgentLaunch
@@ -80,6 +80,13 @@ class AgentProcess:
             ) from error
         # The watcher comes first: whatever fails below, the process is reaped.
         self._watching = asyncio.create_task(self._watch())
+        try:
+            await self._connect_pipes()
+        except BaseException:  # cancellation included: `close` needs the pipes
+            self._signal_group(signal.SIGKILL)
+            raise
+
+    async def _connect_pipes(self) -> None:
         loop = asyncio.get_running_loop()
         self._input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
         self._output, _ = await loop.connect_read_pipe(lambda: self._lines, self._process.stdout)
@@ -138,12 +145,11 @@ class AgentProcess:
                 await asyncio.gather(self._lines.over.wait(), self._errors.over.wait())
         code = self._process.returncode
         end = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
-        # Its last lines, on one line
         last = " | ".join(self._errors.lines)[-600:]
         self._end(f"it ended ({end})" + (f": {last}" if last else ""))
 
     def _output_closed(self) -> None:
-        # Its exit, if it comes, says more; without one nothing further can be heard.
+        # If it exits soon, `_watch` tells more about its end. If not, this is the end.
         loop = asyncio.get_running_loop()
         loop.call_later(2 * REST_SECONDS, self._end, "it closed its output")
 
@@ -206,6 +212,20 @@ class ProcessLink:
         self._interrupted = False
         self._warned: set[LinkWarning] = set()
 
+    async def open(self, session: str = "") -> str:
+        """Start the program; begin a session, or resume this one. Return the session's id."""
+        try:
+            return await self._open(session)
+        except LinkFailed as error:
+            # After a refusal to resume a session, a new one can begin. After any other failure
+            # nothing more is asked of the program, and it must not go on and spend the budget.
+            if not session or error.code != "agent_refused":
+                await self.close()
+            raise
+
+    async def _open(self, session: str) -> str:
+        raise NotImplementedError
+
     async def close(self) -> None:
         """End the program: EOF, 1 s, SIGTERM, 1 s, SIGKILL of its process group."""
         process, self._process = self._process, None
@@ -259,6 +279,16 @@ class ProcessLink:
             raise LinkFailed(said, code="agent_refused", raw=json.dumps(message).encode())
         return as_dict(message.get("result"))
 
+    async def _call_unless_refused(self, method: str, params: Json) -> bool:
+        """Send a JSON-RPC request; return False if the answer is an error."""
+        try:
+            await self._call(method, params)
+        except LinkFailed as error:
+            if error.code == "agent_refused":
+                return False
+            raise
+        return True
+
     async def _wait_for(self, key: Hashable, request: Json) -> Json:
         """Send a request and wait for the message that settles it."""
         waiting: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
@@ -283,6 +313,15 @@ class ProcessLink:
         self._interrupted = False
         self._turn = asyncio.get_running_loop().create_future()
         return self._turn
+
+    @contextmanager
+    def _discard_unless_sent(self, turn: asyncio.Future[AgentTurn]) -> Iterator[None]:
+        """End a turn whose prompt cannot be sent: no later prompt must wait for its end."""
+        try:
+            yield
+        except LinkFailed:
+            turn.cancel()
+            raise
 
     def _end_turn(self, turn: AgentTurn) -> None:
         self._finish_message()

@@ -215,6 +215,40 @@ def test_another_version_of_the_protocol_is_refused() -> None:
     with pytest.raises(LinkFailed, match="version 2") as caught:
         talk("goose", agent)
     assert caught.value.code == "agent_protocol"
+    assert agent.over == "closed"
+
+
+@pytest.mark.parametrize(("session", "is_ended"), [("", True), ("s1", False)])
+def test_only_an_agent_that_refuses_to_resume_goes_on(session: str, is_ended: bool) -> None:
+    initialized = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+    refused = {"id": 2, "error": {"message": "unknown session"}}
+    # A last part that is empty keeps the program running.
+    agent = ReplayedAgent([[to_line(result(1, initialized))], [to_line(refused)], []])
+
+    async def begin() -> None:
+        link = connect_agent("goose", LAUNCH, Heard().append, connect=agent)
+        with pytest.raises(LinkFailed, match="unknown session"):
+            await link.open(session)
+
+    asyncio.run(begin())
+    assert (agent.over == "closed") is is_ended
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_prompt_that_cannot_be_sent_leaves_no_turn_behind(name: str) -> None:
+    agent = ReplayedAgent(split_outputs(read_recording(name)))
+
+    async def prompt_twice() -> None:
+        link = connect_agent(name, LAUNCH, Heard().append, connect=agent)
+        await link.open()
+        agent.over = "it ended (exit code 1)"
+        async with asyncio.timeout(BOUND_S):
+            for _ in range(2):
+                with pytest.raises(LinkFailed) as caught:
+                    await link.prompt("say hello")
+                assert caught.value.code == "agent_ended"
+
+    asyncio.run(prompt_twice())
 
 
 def test_the_tool_server_is_named_to_agents_that_take_one() -> None:
