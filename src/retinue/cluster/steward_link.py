@@ -93,6 +93,7 @@ class RemoteAttempt:
         self.revision = 0
         self.accepted = False
         self.reaches_models = False
+        self.holds_slot = False  # it is counted among the reserved slots of its node
         self.on_reconnect: Callable[[], None] = lambda: None  # what was sent may be lost
         self.over: asyncio.Future[EndClaim | None] | None = None  # None: the node was lost
         self.looking = asyncio.Lock()
@@ -480,22 +481,21 @@ class StewardLink:
         if attempt is None:
             attempt = self._attempts[str(key)] = RemoteAttempt(key, self.derive_secret(key))
             attempt.accepted = True
-            if (known := self._nodes.get(key.node)) is not None:
-                known.reserved += 1
             self._spawn(self._look_when_ready(attempt))
         return attempt
 
     async def _look_when_ready(self, attempt: RemoteAttempt) -> None:
+        # Its node is not known before the hub was read.
         await self._ready.wait()
+        node = attempt.key.node
         # The node may have been lost before this steward started: it is heard of from now on.
-        if attempt.key.node not in self._nodes:
-            self._nodes[attempt.key.node] = KnownNode(
-                id=attempt.key.node,
-                record=_make_unknown(attempt.key.node),
-                heard=time.monotonic(),
-                steward=self.steward,
+        if node not in self._nodes:
+            self._nodes[node] = KnownNode(
+                id=node, record=_make_unknown(node), heard=time.monotonic(), steward=self.steward
             )
-            self._nodes[attempt.key.node].reserved += 1
+        if str(attempt.key) in self._attempts:
+            self._nodes[node].reserved += 1
+            attempt.holds_slot = True
         await self._look(attempt)
 
     async def offer(self, key: AttemptKey) -> RemoteAttempt:
@@ -505,6 +505,7 @@ class StewardLink:
             HubUnreachable: the hub did not store it.
         """
         attempt = RemoteAttempt(key, self.derive_secret(key))
+        attempt.holds_slot = True  # by `reserve`
         # Known before it is written: a reading of all keys that is under way leaves it alone.
         self._attempts[str(key)] = attempt
         value = messages.encode({"state": messages.OFFERED})
@@ -519,7 +520,9 @@ class StewardLink:
     def forget(self, attempt: RemoteAttempt) -> None:
         """Stop following; the end is recorded, so the node may delete its copy."""
         self._attempts.pop(str(attempt.key), None)
-        self.release(attempt.key.node)
+        if attempt.holds_slot:
+            attempt.holds_slot = False
+            self.release(attempt.key.node)
         if not self._closed:
             self._spawn(self._let_go(attempt.key))
 
