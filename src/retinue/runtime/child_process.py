@@ -173,7 +173,7 @@ class ChildProcess:
         control: the control socket of a held init; None if the child was adopted.
         early: what the init sent on that socket so far.
         reaper: reaps the init after FREE; None if only its exit ends the attempt.
-        launcher: the process in front of the init.
+        launcher: the process in front of the watched one, if any.
         when_executing: called once the command executes.
         at_end: called once no process of the attempt is left.
         """

@@ -45,7 +45,7 @@ class Started(NamedTuple):
     pidfd: int
     control: socket.socket
     early: bytes  # what it sent on that socket already
-    launcher: Launcher
+    launcher: Launcher | None  # None: it is the process to watch
 
 
 async def start_fresh(argv: list[str], order: Order) -> Started:
@@ -69,7 +69,9 @@ async def start_fresh(argv: list[str], order: Order) -> Started:
             ) from None
         identity, pidfd = procfs.hold(_find_visible_pid(said, launcher.pid))
         on_failure.pop_all()
-    return Started(identity, pidfd, ours, early, launcher)
+    # Whoever watches a process reaps it. Its pid may be another's by the time of `Launcher.end`.
+    in_front = None if identity.pid == launcher.pid else launcher
+    return Started(identity, pidfd, ours, early, in_front)
 
 
 def _spawn(argv: list[str]) -> tuple[socket.socket, Launcher]:
