@@ -87,26 +87,26 @@ class AgentMember(RoundMember):
         self,
         name: MemberId,
         who: TeamMember,
-        box: Toolbox,
-        room: TeamState,
-        witness: TestimonyWriter,
+        toolbox: Toolbox,
+        state: TeamState,
+        testimony: TestimonyWriter,
         inbox: Inbox,
-        around: TeamEnvironment,
+        environment: TeamEnvironment,
     ) -> None:
-        assert who.agent is not None and around.agent_home is not None
-        super().__init__(name, room)
+        assert who.agent is not None and environment.agent_home is not None
+        super().__init__(name, state)
         self._who = who
         self._agent: AgentProgram = who.agent
         self._profile = make_profile(who.agent)
-        self._box = box
-        self._witness = witness
+        self._toolbox = toolbox
+        self._testimony = testimony
         self._inbox = inbox
-        self._around = around
-        self._home = around.agent_home / name
-        self._tools = select_own_tools(around.contract.permissions.allowed_tools)
+        self._environment = environment
+        self._home = environment.agent_home / name
+        self._tools = select_own_tools(environment.contract.permissions.allowed_tools)
         self._policy = ContractPolicy(self._profile, self._tools)
-        self._several = len(around.team.members) > 1
-        self._traffic = AgentTraffic(around.gateway, name, around.token)
+        self._several = len(environment.team.members) > 1
+        self._traffic = AgentTraffic(environment.gateway, name, environment.token)
         self._system = ""
         self._earlier: Sequence[Turn] = ()
         self._notes: list[str] = []  # to be told with the next prompt
@@ -120,7 +120,7 @@ class AgentMember(RoundMember):
         # Requests when it resumed its session; None once they have shown what the session holds.
         self._asked_before: int | None = None
         self._recorder = AgentRecorder(
-            name, room, witness, self._policy, metered=self._agent.metered
+            name, state, testimony, self._policy, metered=self._agent.metered
         )
 
     # -- the team's interface
@@ -134,16 +134,16 @@ class AgentMember(RoundMember):
         if heard:
             self._inbox.skip("\n".join(heard))
         self._opening = member_prompts.format_opening(brief, heard)
-        self._witness.show_agent(self.name, agent=self._describe())
+        self._testimony.show_agent(self.name, agent=self._describe())
 
     def add_message(self, text: str) -> None:
         self._notes.append(text)
 
     async def answer_now(self, seconds: float) -> None:
         """Interrupt the agent and give it one turn to answer or vote; else it leaves the team."""
-        if not self._room.table.must_act(self.name):
+        if not self._state.table.must_act(self.name):
             return
-        answered = self._room.table.find_seat(self.name).current is not None
+        answered = self._state.table.find_seat(self.name).current is not None
         word = member_prompts.VOTE_NOW if answered else AGENT_ANSWER_NOW
         try:
             async with asyncio.timeout(max(seconds, LEAST_SECONDS)):
@@ -155,7 +155,7 @@ class AgentMember(RoundMember):
                     await self._settle(await self._prompt(word, listens=False))
         except (TimeoutError, AgentFailed, LinkFailed):
             pass
-        if self._room.table.must_act(self.name):
+        if self._state.table.must_act(self.name):
             self._leave("its time was up")
 
     async def present(self) -> str | None:
@@ -193,14 +193,14 @@ class AgentMember(RoundMember):
         while True:
             spoken = await self._prompt(self._format_task(nudges))
             await self._settle(spoken)
-            if not self._must_act(self._room.table) or self._room.questions:
+            if not self._must_act(self._state.table) or self._state.questions:
                 return None
             nudges += 1
             if nudges > MOST_NUDGES:
                 return self._leave("it neither answered nor voted")
 
     def _format_task(self, nudges: int) -> str:
-        if self._room.table.find_seat(self.name).current is None:
+        if self._state.table.find_seat(self.name).current is None:
             return NUDGE_ANSWER if nudges else self._opening
         shown = self._format_answers()
         vote = VOTE_TOOL if self._server is not None else ""
@@ -208,19 +208,19 @@ class AgentMember(RoundMember):
 
     async def _settle(self, spoken: _Spoken) -> None:
         """Take what the agent said as its answer or its vote, unless it used a tool for it."""
-        seat = self._room.table.find_seat(self.name)
-        if spoken.interrupted or not self._room.table.must_act(self.name):
+        seat = self._state.table.find_seat(self.name)
+        if spoken.interrupted or not self._state.table.must_act(self.name):
             return
         if seat.current is None:
             text = await self._require_fitting(spoken.text)
             if text.strip():
                 with suppress(NotNow):
-                    self._room.answer(self.name, text)
+                    self._state.answer(self.name, text)
             return
         found = _VOTE.findall(spoken.text)
-        if found and self._room.table.phase is Phase.ENFORCEMENT:
+        if found and self._state.table.phase is Phase.ENFORCEMENT:
             with suppress(NotNow):
-                self._room.vote(self.name, found[-1])
+                self._state.vote(self.name, found[-1])
 
     async def _require_fitting(self, text: str) -> str:
         """Return an answer that fits the contract's schema; prompt again for another.
@@ -228,7 +228,7 @@ class AgentMember(RoundMember):
         Raises:
             AgentFailed: `invalid_answer`; the last text is kept as the answer of the attempt.
         """
-        schema = self._around.contract.answer_schema
+        schema = self._environment.contract.answer_schema
         if not schema:
             return text
         for left in reversed(range(REPROMPTS + 1)):
@@ -243,14 +243,14 @@ class AgentMember(RoundMember):
         raise AssertionError("the last round returns or raises")
 
     def _keep_invalid(self, text: str) -> None:
-        write_atomic(self._around.answer, text.encode("utf-8", "replace"), 0o644)
+        write_atomic(self._environment.answer, text.encode("utf-8", "replace"), 0o644)
 
     def _format_answers(self) -> str:
         """Return the current answers if this member has not seen them; else an empty text."""
-        table = self._room.table
-        if len(table.seats) < 2 or not self._room.mark_answers_seen(self.name):
+        table = self._state.table
+        if len(table.seats) < 2 or not self._state.mark_answers_seen(self.name):
             return ""
-        return member_prompts.format_answers(table, self.name, self._room.snapshots)
+        return member_prompts.format_answers(table, self.name, self._state.snapshots)
 
     # -- one turn
 
@@ -283,7 +283,7 @@ class AgentMember(RoundMember):
     async def _run_turn(self, link: AgentLink, text: str, *, listens: bool) -> _Spoken:
         self._before = await self._read_traffic()
         self._recorder.begin_turn()
-        schema = self._around.contract.answer_schema
+        schema = self._environment.contract.answer_schema
         fitting: Mapping[str, Any] | None = json.loads(schema) if schema else None
         self._running = asyncio.create_task(link.prompt(text, fitting))
         watch = asyncio.create_task(self._watch(link, listens=listens))
@@ -311,8 +311,8 @@ class AgentMember(RoundMember):
         report = await self._read_traffic(idle=True)
         before = self._before or TrafficReport()
         if report is not None:
-            self._witness.record_spending(self.name, report.count_since(before))
-            self._room.report_spending()
+            self._testimony.record_spending(self.name, report.count_since(before))
+            self._state.report_spending()
         if self._agent.metered:
             if report is None:
                 raise AgentFailed(
@@ -402,7 +402,7 @@ class AgentMember(RoundMember):
             self._recorder.record_turn(Turn(role="user", text=text))
         else:
             self._notes.append(text)
-        self._witness.record_notice("agent_steered", self.name, how=how)
+        self._testimony.record_notice("agent_steered", self.name, how=how)
         return urgent
 
     async def _end_turn(self) -> None:
@@ -425,7 +425,7 @@ class AgentMember(RoundMember):
             self._recorder.end_turn(turn.text)
         report = await self._read_traffic(idle=True)
         if report is not None and self._before is not None:
-            self._witness.record_spending(self.name, report.count_since(self._before))
+            self._testimony.record_spending(self.name, report.count_since(self._before))
             self._before = report
 
     async def _read_traffic(self, *, idle: bool = False) -> TrafficReport | None:
@@ -475,8 +475,8 @@ class AgentMember(RoundMember):
 
     def _report_session(self) -> None:
         self._save_session()
-        self._witness.show_agent(self.name, agent=self._describe())
-        self._witness.record_notice(
+        self._testimony.show_agent(self.name, agent=self._describe())
+        self._testimony.record_notice(
             "agent_session",
             self.name,
             agent=self._agent.name,
@@ -521,27 +521,27 @@ class AgentMember(RoundMember):
 
     async def _prepare(self) -> AgentLaunch:
         """Make what the program needs: its files, and the server of the team's tools."""
-        contract = self._around.contract
+        contract = self._environment.contract
         self._home.mkdir(mode=0o700, exist_ok=True)
-        self._recorder.open_stream(self._around.logs / self.name)
+        self._recorder.open_stream(self._environment.logs / self.name)
         server = await self._start_server()
-        base = f"{self._around.gateway}/@{self.name}{WIRE_PATHS.get(self._agent.wire, '')}"
+        base = f"{self._environment.gateway}/@{self.name}{WIRE_PATHS.get(self._agent.wire, '')}"
         launch = build_launch(
             self._profile,
             LaunchRequest(
                 program=self._agent.program,
                 model=self._who.model,
                 home=str(self._home),
-                cwd=str(self._around.find_home(self.name)),
+                cwd=str(self._environment.find_home(self.name)),
                 base_url=base if self._agent.metered else "",
-                token=self._around.token if self._agent.metered else "",
+                token=self._environment.token if self._agent.metered else "",
                 tools=self._tools,
                 role=self._system,
                 tool_server=server,
                 native_tools=self._agent.native_tools,
                 login="gateway" if self._agent.metered else "own",
                 access="read" if contract.is_read_only else "write",
-                path=_extend_search(self._around.search, self._agent.program),
+                path=_extend_search(self._environment.search, self._agent.program),
                 memory=f"{PRIVATE}/{self.name}" if contract.boundary.mode == ISOLATED else "",
             ),
         )
@@ -555,10 +555,10 @@ class AgentMember(RoundMember):
 
     async def _start_server(self) -> ToolServerAddress | None:
         """Serve the team's tools to the agent, if there are any for it."""
-        if not self._select_tools(self._box.offered):
+        if not self._select_tools(self._toolbox.offered):
             return None
         if self._server is None:
-            self._server = ToolboxServer(self._box, self._select_tools, self._note_use)
+            self._server = ToolboxServer(self._toolbox, self._select_tools, self._note_use)
             self._address = await self._server.start()
         return ToolServerAddress(url=self._address, token=self._server.token)
 
@@ -568,7 +568,7 @@ class AgentMember(RoundMember):
         A single member has nothing to vote on, and its last words are its answer.
         """
         hidden = OWN_TOOLS | (set() if self._several else {ANSWER.name, VOTE.name})
-        hidden |= set() if self._around.steward else {"copy_files_batch"}
+        hidden |= set() if self._environment.steward else {"copy_files_batch"}
         return [tool for tool in offered if tool.name not in hidden]
 
     def _note_use(self, call: Call, found: ToolResult) -> None:
@@ -598,17 +598,17 @@ class AgentMember(RoundMember):
 
     def _leave_failed(self, why: AgentFailed | LinkFailed) -> None:
         words = str(why) if isinstance(why, AgentFailed) else f"{why.code}: {why.message}"
-        seat = self._room.table.find_seat(self.name)
+        seat = self._state.table.find_seat(self.name)
         # A used-up budget makes the last words the answer, as for any member.
         if isinstance(why, AgentFailed) and why.code == "budget_exceeded" and seat.current is None:
             last_words = self._recorder.last_words
             if last_words.strip():
                 with suppress(NotNow):
-                    self._room.answer(self.name, last_words)
+                    self._state.answer(self.name, last_words)
         self._leave(words)
 
     def _leave(self, why: str) -> None:
-        self._room.leave(self.name, why)
+        self._state.leave(self.name, why)
 
 
 AGENT_ANSWER_NOW = (

@@ -45,15 +45,15 @@ class AgentRecorder:
     def __init__(
         self,
         name: MemberId,
-        room: TeamState,
-        witness: TestimonyWriter,
+        state: TeamState,
+        testimony: TestimonyWriter,
         policy: PermissionPolicy,
         *,
         metered: bool,
     ) -> None:
         self._name = name
-        self._room = room
-        self._witness = witness
+        self._state = state
+        self._testimony = testimony
         self._policy = policy
         self._metered = metered
         self.heard = asyncio.Event()  # something new was heard
@@ -111,11 +111,11 @@ class AgentRecorder:
                 self._hear_result(update)
             case PermissionAsked(tool=tool, title=title, granted=granted):
                 said = "granted" if granted else "denied"
-                self._witness.record_notice(
+                self._testimony.record_notice(
                     "agent_permission", self._name, tool=tool or title, answer=said
                 )
                 if not granted:
-                    self._witness.record_refusal(self._name, tool or title, NOT_GRANTED)
+                    self._testimony.record_refusal(self._name, tool or title, NOT_GRANTED)
             case LinkWarning(code=code, text=text):
                 self.warn(code, text)
             case SessionOpened():
@@ -128,7 +128,7 @@ class AgentRecorder:
         if not text.strip() or text == self._said:
             return
         self._said_before, self._said = self._said, text
-        self._witness.keep_words(self._name, text, whole=True)
+        self._testimony.keep_words(self._name, text, whole=True)
         self.record_turn(Turn(role="assistant", text=text))
         self.show(last_words=text.strip()[-400:])
 
@@ -141,18 +141,18 @@ class AgentRecorder:
         """Drop the program's words after a refusal: no model wrote them."""
         if text.strip() and text == self._said:
             self._said, self._said_before = self._said_before, ""
-            self._witness.keep_words(self._name, self._said, whole=True)
+            self._testimony.keep_words(self._name, self._said, whole=True)
 
     def show(self, **facts: object) -> None:
         """Show facts about the agent in status.json."""
-        self._witness.show_agent(self._name, **facts)
-        self._room.report_spending()
+        self._testimony.show_agent(self._name, **facts)
+        self._state.report_spending()
 
     def warn(self, code: str, text: str) -> None:
-        self._witness.record_notice("agent_warning", self._name, code=code, text=text)
+        self._testimony.record_notice("agent_warning", self._name, code=code, text=text)
 
     def record_turn(self, turn: Turn) -> None:
-        self._witness.record_turn(self._name, turn)
+        self._testimony.record_turn(self._name, turn)
 
     def _keep_words_soon(self) -> None:
         """Write the words of an unfinished message, at most a few times in a second."""
@@ -163,7 +163,7 @@ class AgentRecorder:
     def _keep_words(self) -> None:
         self._keeping = None
         if self._words:
-            self._witness.keep_words(self._name, self._words, whole=False)
+            self._testimony.keep_words(self._name, self._words, whole=False)
 
     def _hear_call(self, update: CallStarted) -> None:
         if self._words.strip():
@@ -182,14 +182,14 @@ class AgentRecorder:
         # The gateway records calls of tools that were not offered, but sees no own login's.
         asked = PermissionQuestion(tool=call.tool)
         if not (update.ok or self._metered or self._policy.grants(asked)):
-            self._witness.record_refusal(self._name, call.tool, NOT_GRANTED)
+            self._testimony.record_refusal(self._name, call.tool, NOT_GRANTED)
         self.show(doing="thinking")
 
     def _write_raw(self, line: bytes) -> None:
-        room = MOST_STREAM_BYTES - self._stream_bytes
-        if self._stream is None or room <= 0:
+        left = MOST_STREAM_BYTES - self._stream_bytes
+        if self._stream is None or left <= 0:
             return
-        data = line + b"\n" if len(line) < room else b'{"retinue": "cut here"}\n'
+        data = line + b"\n" if len(line) < left else b'{"retinue": "cut here"}\n'
         self._stream_bytes += max(len(data), len(line))
         with suppress(OSError):
             os.write(self._stream, data)

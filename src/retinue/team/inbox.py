@@ -31,14 +31,12 @@ class Inbox:
         """Skip messages whose text is in `known`, the conversation of an earlier attempt."""
         self._heard |= {name for name in self._list_names() if self._read(name) in known}
 
-    def take_new(self) -> list[str]:
-        """Return the messages since the last call, oldest first."""
-        fresh = [name for name in self._list_names() if name not in self._heard]
-        self._heard |= set(fresh)
-        return [self._read(name) for name in fresh]
+    def take_texts(self) -> list[str]:
+        """Return the texts of the messages since the last call, oldest first."""
+        return [message.text for message in self.take_messages()]
 
     def take_messages(self) -> list[Message]:
-        """Return the messages since the last call, with whether each is urgent."""
+        """Return the messages since the last call, oldest first."""
         fresh = [name for name in self._list_names() if name not in self._heard]
         self._heard |= set(fresh)
         return [Message(text=self._read(name), urgent=name.endswith(URGENT)) for name in fresh]

@@ -22,7 +22,7 @@ from retinue.team.tools.tool_setup import ANSWER, ASK, VOTE
 MOST_TURNS = 200  # in one round
 MOST_NUDGES = 3
 # Tools that change the table and thereby write status.json themselves.
-TELLING = {tool.name for tool in (ANSWER, VOTE, ASK)}
+TABLE_TOOLS = {tool.name for tool in (ANSWER, VOTE, ASK)}
 MOST_MISSES = 10  # consecutive turns in which every tool call failed
 LEAST_SECONDS = 0.05
 
@@ -45,19 +45,19 @@ class RoundLimits:
 class RoundMember:
     """What all members have in common: their rounds, each within its time limit."""
 
-    def __init__(self, name: MemberId, room: TeamState) -> None:
+    def __init__(self, name: MemberId, state: TeamState) -> None:
         self.name = name
-        self._room = room
+        self._state = state
 
     async def take_part(self, limits: RoundLimits) -> None:
         """Run rounds until the team has agreed or asked, or this member has left."""
         while True:
-            await self._room.wait_until(
+            await self._state.wait_until(
                 lambda table: self._must_act(table) or self._has_left(table)
             )
-            if self._room.table.over or self._room.questions or self._has_left(self._room.table):
+            if self._state.table.over or self._state.questions or self._has_left(self._state.table):
                 return
-            first = self._room.table.find_seat(self.name).current is None
+            first = self._state.table.find_seat(self.name).current is None
             seconds = limits.first_round if first else limits.later_round
             try:
                 async with asyncio.timeout(seconds or None):
@@ -88,15 +88,15 @@ class MemberAgent(RoundMember):
         self,
         name: MemberId,
         backend: AgentBackend,
-        box: Toolbox,
-        room: TeamState,
-        witness: TestimonyWriter,
+        toolbox: Toolbox,
+        state: TeamState,
+        testimony: TestimonyWriter,
         inbox: Inbox,
     ) -> None:
-        super().__init__(name, room)
+        super().__init__(name, state)
         self._backend = backend
-        self._box = box
-        self._witness = witness
+        self._toolbox = toolbox
+        self._testimony = testimony
         self._inbox = inbox
         self._turns: list[Turn] = []
         self._misses = 0
@@ -117,13 +117,13 @@ class MemberAgent(RoundMember):
 
     async def answer_now(self, seconds: float) -> None:
         """Give the member one turn to answer or vote; without that it leaves the team."""
-        seat = self._room.table.find_seat(self.name)
-        if not self._room.table.must_act(self.name):
+        seat = self._state.table.find_seat(self.name)
+        if not self._state.table.must_act(self.name):
             return
         word = member_prompts.ANSWER_NOW if seat.current is None else member_prompts.VOTE_NOW
         # Offer only the tool that is needed, so that the turn is not spent on anything else.
         wanted = "new_answer" if seat.current is None else "vote"
-        tools = [tool for tool in self._box.offered if tool.name == wanted]
+        tools = [tool for tool in self._toolbox.offered if tool.name == wanted]
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, LEAST_SECONDS)):
                 self._settle_calls()
@@ -131,7 +131,7 @@ class MemberAgent(RoundMember):
                     self._show_answers()
                 self._add(Turn(role="user", text=word))
                 await self._run_turn(tools)
-        if self._room.table.must_act(self.name):
+        if self._state.table.must_act(self.name):
             self._leave("its time was up")
 
     async def present(self) -> str | None:
@@ -139,10 +139,10 @@ class MemberAgent(RoundMember):
         self._settle_calls()
         self._add(Turn(role="user", text=member_prompts.PRESENT))
         # The vote is over: an answer, a vote or a question would have no effect.
-        self._box.hide_tools(
-            TELLING, member_prompts.CHOSEN, partial(self._witness.record_refusal, self.name)
+        self._toolbox.hide_tools(
+            TABLE_TOOLS, member_prompts.CHOSEN, partial(self._testimony.record_refusal, self.name)
         )
-        tools = self._box.offered
+        tools = self._toolbox.offered
         for _ in range(MOST_TURNS):
             self._listen()
             try:
@@ -162,14 +162,14 @@ class MemberAgent(RoundMember):
         nudges = 0
         for _ in range(MOST_TURNS):
             self._read_news()
-            if not await self._run_turn(self._box.offered):
+            if not await self._run_turn(self._toolbox.offered):
                 nudges += 1
                 if nudges > MOST_NUDGES:
                     return self._leave("it neither answered nor voted")
                 self._add(Turn(role="user", text=member_prompts.NUDGE))
             if self._misses > MOST_MISSES:
                 return self._leave("nothing that it called could be done")
-            if not self._must_act(self._room.table) or self._room.questions:
+            if not self._must_act(self._state.table) or self._state.questions:
                 return None
         return self._leave(f"it took more than {MOST_TURNS} turns")
 
@@ -185,20 +185,20 @@ class MemberAgent(RoundMember):
             self._misses = 0 if await self._use(reply.calls) else self._misses + 1
             return True
         # Plain text counts as the first answer: some models do not call new_answer.
-        seat = self._room.table.find_seat(self.name)
+        seat = self._state.table.find_seat(self.name)
         if seat.current is not None or not reply.text.strip():
             return False
         # Without refinement the first answer of any member ends the round.
         with suppress(NotNow):
-            self._room.answer(self.name, reply.text)
+            self._state.answer(self.name, reply.text)
         return True
 
     async def _reply(self, tools: Sequence[Tool]) -> Reply:
         reply = await self._backend.reply(self._turns, tools)
-        self._witness.record_spending(self.name, reply.used)
+        self._testimony.record_spending(self.name, reply.used)
         self._add(reply.turn)
         if not reply.calls:
-            self._room.report_spending()
+            self._state.report_spending()
         return reply
 
     async def _use(self, calls: Sequence[Call]) -> bool:
@@ -206,42 +206,42 @@ class MemberAgent(RoundMember):
         done = False
         for call in calls:
             # Report the cost before a tool that may run long or be interrupted.
-            if call.tool not in TELLING:
-                self._room.report_spending()
-            found = await self._box.use(call)
+            if call.tool not in TABLE_TOOLS:
+                self._state.report_spending()
+            found = await self._toolbox.use(call)
             done = done or found.done
             self._add(Turn(role="tool", text=found.text, call=call))
-        self._room.report_spending()
+        self._state.report_spending()
         return done
 
     def _listen(self) -> None:
         """Add new messages of the parent to the conversation."""
-        if texts := self._inbox.take_new():
+        if texts := self._inbox.take_texts():
             self._add(Turn(role="user", text=member_prompts.format_messages(texts)))
 
     def _read_news(self) -> None:
         """Add new messages and, while voting, new answers of others."""
         self._listen()
-        if self._room.table.phase is Phase.ENFORCEMENT:
+        if self._state.table.phase is Phase.ENFORCEMENT:
             self._show_answers()
 
     def _show_answers(self) -> None:
         """Show the current answers of all members if this member has not seen them."""
-        table = self._room.table
-        if len(table.seats) > 1 and self._room.mark_answers_seen(self.name):
-            shown = member_prompts.format_answers(table, self.name, self._room.snapshots)
+        table = self._state.table
+        if len(table.seats) > 1 and self._state.mark_answers_seen(self.name):
+            shown = member_prompts.format_answers(table, self.name, self._state.snapshots)
             self._add(Turn(role="user", text=shown))
 
     def _keep_last_words(self, why: ModelFailed) -> None:
         """If the budget ran out before an answer, submit the member's last text as one."""
-        seat = self._room.table.find_seat(self.name)
+        seat = self._state.table.find_seat(self.name)
         said = [turn.text for turn in self._turns if turn.role == "assistant" and turn.text.strip()]
         if isinstance(why, OutOfBudget) and seat.current is None and said:
             with suppress(NotNow):
-                self._room.answer(self.name, said[-1])
+                self._state.answer(self.name, said[-1])
 
     def _leave(self, why: str) -> None:
-        self._room.leave(self.name, why)
+        self._state.leave(self.name, why)
 
     def _settle_calls(self) -> None:
         """Answer calls that were cut off: vendors refuse a conversation with open calls."""
@@ -249,7 +249,7 @@ class MemberAgent(RoundMember):
 
     def _add(self, turn: Turn) -> None:
         self._turns.append(turn)
-        self._witness.record_turn(self.name, turn)
+        self._testimony.record_turn(self.name, turn)
 
 
 def _answer_open_calls(turns: Sequence[Turn]) -> list[Turn]:

@@ -17,15 +17,15 @@ from retinue.team.tree_copy import MissingFiles
 class TeamState:
     """Table of one team. Each change is in status.json before any member sees it."""
 
-    def __init__(self, around: TeamEnvironment, witness: TestimonyWriter) -> None:
-        members = [name for name, _ in around.members]
-        self.table = Table.for_members(members, refine=around.team.refine)
+    def __init__(self, environment: TeamEnvironment, testimony: TestimonyWriter) -> None:
+        members = [name for name, _ in environment.members]
+        self.table = Table.for_members(members, refine=environment.team.refine)
         self.questions: tuple[str, ...] = ()  # to the parent; they stop the team
-        self._around = around
-        self._witness = witness
+        self._environment = environment
+        self._testimony = testimony
         self._changed = asyncio.Event()
         self._seen: dict[MemberId, tuple[str, ...]] = {}  # labels of the answers shown to each
-        witness.write_status(self.table)
+        testimony.write_status(self.table)
 
     def answer(self, member: MemberId, text: str) -> str:
         """Record an answer with a snapshot of its author's files; return its label.
@@ -36,7 +36,7 @@ class TeamState:
         label = self.table.make_next_label(member)
         # Checks first: a refused answer writes nothing.
         table = self.table.record_answer(member, Answer(label=label, text=text))
-        copy = self._witness.keep_answer(member, label, text, self._around.find_home(member))
+        copy = self._testimony.keep_answer(member, label, text, self._environment.find_home(member))
         self._link_snapshot(label, copy)
         self._set_table(table)
         return label
@@ -66,7 +66,7 @@ class TeamState:
 
     def leave(self, member: MemberId, why: str) -> None:
         if len(self.table.seats) > 1:  # else the reason is the error of the result
-            self._witness.record_departure(member, why)
+            self._testimony.record_departure(member, why)
         self._set_table(self.table.record_departure(member, why))
 
     def ask(self, questions: Sequence[str]) -> None:
@@ -76,8 +76,8 @@ class TeamState:
 
     def report_spending(self) -> None:
         """Write status.json if there is spending that it does not show."""
-        if self._witness.owes:
-            self._witness.write_status(self.table)
+        if self._testimony.has_unwritten_spending:
+            self._testimony.write_status(self.table)
 
     def list_absent(self, member: MemberId) -> list[MemberId]:
         """Return the other members that will not act again: those that left, or all if `member`
@@ -88,7 +88,7 @@ class TeamState:
 
     @property
     def snapshots(self) -> str:
-        return str(self._around.snapshots)
+        return str(self._environment.snapshots)
 
     async def wait_until(self, holds: Callable[[Table], bool]) -> None:
         """Wait until the condition holds, the vote is over or there are questions."""
@@ -99,7 +99,7 @@ class TeamState:
         """Write the new table and wake all waiters; decide the winner if all agree."""
         self.table = table.decide_winner() if table.agreed and not self.questions else table
         try:
-            self._witness.write_status(self.table)
+            self._testimony.write_status(self.table)
         finally:
             # Also if the disk is full: a waiter must not miss the change.
             self._changed.set()
@@ -109,11 +109,11 @@ class TeamState:
         """Link the answer's files under its label, for the other members."""
         if len(self.table.seats) == 1:
             return
-        link = self._around.snapshots / label
+        link = self._environment.snapshots / label
         lacking = MissingFiles(link.parent)
         with lacking.collect_errors(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             # An earlier attempt may have left a link of that label.
             link.unlink(missing_ok=True)
             link.symlink_to(os.path.relpath(copy, link.parent))
-        self._witness.record_missing(f"members could not look at the files of {label}:", lacking)
+        self._testimony.record_missing(f"members could not look at the files of {label}:", lacking)

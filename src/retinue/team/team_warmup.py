@@ -37,14 +37,14 @@ ANSWER = Call(id="x", tool="new_answer", arguments={"content": "hello"})
 LOCAL_ANSWER = json.dumps({"tool": ANSWER.tool, "args": dict(ANSWER.arguments)})
 
 
-def make_member_backend(member: TeamMember, around: TeamEnvironment) -> AgentBackend:
-    return make_backend(member, around.gateway, around.token)
+def make_member_backend(member: TeamMember, environment: TeamEnvironment) -> AgentBackend:
+    return make_backend(member, environment.gateway, environment.token)
 
 
 def warm_up() -> None:
     """Ask each kind of backend once and run a small team several times."""
     with tempfile.TemporaryDirectory(prefix="retinue-") as folder, _serve_model() as address:
-        environment = _prepare_folder(Path(folder), address)
+        variables = _prepare_folder(Path(folder), address)
         hello = [Turn(role="user", text="hello")]
         tool = Tool(name="new_answer", description="", parameters=build_schema({"content": TEXT}))
         for wire in WIRES:
@@ -52,14 +52,14 @@ def warm_up() -> None:
             asked = make_backend(member, address, "token")
             _run_once(asked.reply(hello, [tool]))
         for _ in range(TIMES):
-            around = read_environment(environment)
-            _run_once(work(around, make_member_backend, environment))
+            environment = read_environment(variables)
+            _run_once(work(environment, make_member_backend, variables))
 
 
-def _run_once(course: Coroutine[Any, Any, object]) -> None:
+def _run_once(coroutine: Coroutine[Any, Any, object]) -> None:
     """Run a coroutine in a new event loop, as a child does."""
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(course)
+    loop.run_until_complete(coroutine)
     loop.close()
 
 

@@ -81,7 +81,9 @@ class TestimonyWriter:
         self._since = time.monotonic()
         self._used = dict.fromkeys(members, Used())
         self._history: list[dict[str, Any]] = []
-        self.owes = False  # whether there is spending that status.json does not show
+        self.has_unwritten_spending = (
+            False  # whether there is spending that status.json does not show
+        )
         self._said = os.open(logs / "conversation.jsonl", APPENDING, 0o644)
         self._notices = logs / "notices.jsonl"
         self._stamped: dict[MemberId, datetime] = {}  # time stamp of each member's last answer
@@ -90,7 +92,7 @@ class TestimonyWriter:
 
     def record_spending(self, member: MemberId, used: Used) -> None:
         self._used[member] += used
-        self.owes = True
+        self.has_unwritten_spending = True
 
     def record_turn(self, member: MemberId, turn: Turn) -> None:
         line = turn_to_json(member, turn, self._now().isoformat(timespec="milliseconds"))
@@ -114,7 +116,7 @@ class TestimonyWriter:
     def show_agent(self, member: MemberId, **facts: object) -> None:
         """Show facts about a coding agent in status.json, from its next writing on."""
         self._agents.setdefault(member, {}).update(facts)
-        self.owes = True
+        self.has_unwritten_spending = True
 
     def keep_words(self, member: MemberId, text: str, *, whole: bool) -> None:
         """Keep the last words of a coding agent, for an attempt that ends without an answer.
@@ -199,7 +201,7 @@ class TestimonyWriter:
         }
         text = json.dumps(document, ensure_ascii=True)
         write_atomic(self._logs / "status.json", text.encode(), 0o644)
-        self.owes = False
+        self.has_unwritten_spending = False
 
     def close(self) -> None:
         os.close(self._said)

@@ -40,11 +40,11 @@ class ToolboxServer:
 
     def __init__(
         self,
-        box: Toolbox,
+        toolbox: Toolbox,
         select: Callable[[Sequence[Tool]], list[Tool]],
         used: Callable[[Call, ToolResult], None],
     ) -> None:
-        self._box = box
+        self._toolbox = toolbox
         self._select = select
         self._used = used
         self._server: asyncio.Server | None = None
@@ -145,7 +145,7 @@ class ToolboxServer:
         return {"jsonrpc": "2.0", "id": number, "result": result}
 
     def _list_tools(self) -> list[Tool]:
-        return self._select(self._box.offered)
+        return self._select(self._toolbox.offered)
 
     async def _call(self, number: object, params: Json) -> Json:
         name = str(params.get("name", ""))[:200]
@@ -155,11 +155,11 @@ class ToolboxServer:
             tool=name,
             arguments=arguments if isinstance(arguments, dict) else {},
         )
-        # A tool that is not served here is unknown here, even if the box has it.
+        # A tool that is not served here is unknown here, even if the toolbox has it.
         if name not in {tool.name for tool in self._list_tools()}:
             found = ToolResult(text=f"error: there is no tool {name[:80]!a}")
         else:
-            found = await self._box.use(call)
+            found = await self._toolbox.use(call)
         self._used(call, found)
         return {"content": [{"type": "text", "text": found.text}], "isError": not found.done}
 

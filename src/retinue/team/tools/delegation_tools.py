@@ -76,36 +76,36 @@ async def _connect(socket: str) -> Remote:
         raise StewardUnavailable(words, code="steward_lost") from None
 
 
-def add_delegation_tools(box: Toolbox, desk: MemberSession, terms: ToolLimits) -> None:
+def add_delegation_tools(toolbox: Toolbox, session: MemberSession, terms: ToolLimits) -> None:
     """Add the eight delegation tools."""
-    calls = DelegationCalls(desk, lambda: terms)
+    calls = DelegationCalls(session, lambda: terms)
     for definition in build_definitions(terms):
         tool = Tool(
             name=definition.name,
             description=definition.description,
             parameters=definition.takes,
         )
-        box.add(tool, _make_body(calls, definition.name), always=True, checked=False)
+        toolbox.add(tool, _make_body(calls, definition.name), always=True, checked=False)
 
 
-def add_collecting_tools(box: Toolbox, collector: SubagentFiles) -> None:
+def add_collecting_tools(toolbox: Toolbox, collector: SubagentFiles) -> None:
     """Replace the reading tools by ones that also reach the workspaces of subagents."""
     for method in ("read", "listing", "search"):
-        box.add(FILE_TOOLS[method], getattr(collector, method))
-    add_copy_tool(box, collector.copy)
+        toolbox.add(FILE_TOOLS[method], getattr(collector, method))
+    add_copy_tool(toolbox, collector.copy)
 
 
-def add_planning_tool(box: Toolbox, desk: MemberSession) -> None:
+def add_planning_tool(toolbox: Toolbox, session: MemberSession) -> None:
     """Add the tool that runs a whole plan, as `retinue run` does with a file."""
 
     async def submit(**plan: Any) -> str:
         try:
-            return format_plan_end(await desk.ask("plan", plan=plan))
+            return format_plan_end(await session.ask("plan", plan=plan))
         except RetinueError as error:
             raise _impossible(error) from None
 
     tool = Tool(name=SUBMIT, description=SUBMIT_DESCRIPTION, parameters=PLAN)
-    box.add(tool, submit, always=True, checked=False)
+    toolbox.add(tool, submit, always=True, checked=False)
 
 
 def _make_body(calls: DelegationCalls, name: str) -> Callable[..., Awaitable[str]]:
@@ -127,9 +127,9 @@ class SubagentFiles:
     An isolated child cannot see these, so the steward sends their files one by one.
     """
 
-    def __init__(self, files: MemberFiles, desk: MemberSession) -> None:
+    def __init__(self, files: MemberFiles, session: MemberSession) -> None:
         self._files = files
-        self._desk = desk
+        self._session = session
 
     async def read(self, path: str, offset: int = 0, limit: int = MOST_READ) -> str:
         if (owner := self._find_owner(path)) is None:
@@ -206,7 +206,7 @@ class SubagentFiles:
             ToolError: the steward refused it.
         """
         try:
-            return await self._desk.ask(verb, **params)
+            return await self._session.ask(verb, **params)
         except RetinueError as error:
             kind = _UnreadableFile if error.code == "unreadable" else ToolError
             raise kind(error.message) from None

@@ -155,12 +155,12 @@ class MemberServers:
     def __init__(
         self,
         servers: Sequence[McpServerClient],
-        box: Toolbox,
+        toolbox: Toolbox,
         left: Callable[[], float],
         note: Note,
     ) -> None:
         self._servers = servers
-        self._box = box
+        self._toolbox = toolbox
         self._left = left  # seconds until the deadline
         self._note = note
 
@@ -186,7 +186,7 @@ class MemberServers:
         tools = [tool for tool in listed if server.terms.allows_tool(tool)]
         for tool, offered in make_tool_names(name, tools[:MOST_TOOLS]).items():
             known = replace(listed[tool], name=offered)
-            self._box.add(known, self._make_body(server, tool), checked=False)
+            self._toolbox.add(known, self._make_body(server, tool), checked=False)
         unfit = [why for page in pages for why in page.unfit]
         if len(tools) > MOST_TOOLS:
             unfit.append(f"{len(tools) - MOST_TOOLS} more than {MOST_TOOLS} tools")

@@ -221,13 +221,13 @@ COPY = _make_tool(
 )
 
 
-def add_file_tools(box: Toolbox, files: MemberFiles) -> None:
+def add_file_tools(toolbox: Toolbox, files: MemberFiles) -> None:
     for method, tool in FILE_TOOLS.items():
-        box.add(tool, getattr(files, method))
+        toolbox.add(tool, getattr(files, method))
 
 
 def add_command_tool(
-    box: Toolbox, files: MemberFiles, environment: Mapping[str, str], left: Callable[[], float]
+    toolbox: Toolbox, files: MemberFiles, environment: Mapping[str, str], left: Callable[[], float]
 ) -> None:
     async def run(command: str, timeout_seconds: float = USUAL_SECONDS) -> str:
         seconds = min(max(0.1, timeout_seconds), max(0.1, left()))
@@ -236,10 +236,10 @@ def add_command_tool(
         except (OSError, ValueError) as fault:
             raise ToolError(f"the command could not be run: {fault}") from fault
 
-    box.add(RUN, run)
+    toolbox.add(RUN, run)
 
 
-def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]) -> None:
+def add_copy_tool(toolbox: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]) -> None:
     async def copy_all(copies: list[dict[str, str]]) -> str:
         told = []
         for each in copies:
@@ -252,4 +252,4 @@ def add_copy_tool(box: Toolbox, copy: Callable[[str, str], Awaitable[str] | str]
             await asyncio.sleep(0)
         return "\n".join(told) or "nothing to copy"
 
-    box.add(COPY, copy_all)
+    toolbox.add(COPY, copy_all)

@@ -58,61 +58,68 @@ class ToolSetup:
 
     def __init__(
         self,
-        around: TeamEnvironment,
-        room: TeamState,
-        environment: Mapping[str, str],
+        environment: TeamEnvironment,
+        state: TeamState,
+        variables: Mapping[str, str],
         left: Callable[[], float],
     ) -> None:
-        self._around = around
-        self._room = room
-        self._given = environment
+        self._environment = environment
+        self._state = state
+        self._variables = variables
         # Variables for MCP servers may hold secrets: commands do not get them.
-        self._environment = {
-            name: value for name, value in environment.items() if not name.startswith(VARIABLE)
+        self._command_variables = {
+            name: value for name, value in variables.items() if not name.startswith(VARIABLE)
         }
         self._left = left  # seconds until the deadline
 
-    def fill(self, box: Toolbox, name: MemberId, home: Path, inbox: Inbox) -> None:
-        """Add every tool to the box; the contract decides which of them can be used."""
-        around = self._around
-        context = around.contract.context
-        readable = [around.context, around.snapshots, around.logs, *map(Path, context.paths)]
+    def fill(self, toolbox: Toolbox, name: MemberId, home: Path, inbox: Inbox) -> None:
+        """Add every tool to the toolbox; the contract decides which of them can be used."""
+        environment = self._environment
+        context = environment.contract.context
+        readable = [
+            environment.context,
+            environment.snapshots,
+            environment.logs,
+            *map(Path, context.paths),
+        ]
         files = MemberFiles(home, readable, hidden=[Path(path) for path in context.hidden])
-        add_file_tools(box, files)
-        add_command_tool(box, files, self._environment, self._left)
-        if around.steward:
-            desk = MemberSession(around.steward, name, partial(self._room.list_absent, name), inbox)
-            granted = around.team.delegation
-            add_delegation_tools(box, desk, around.terms)
+        add_file_tools(toolbox, files)
+        add_command_tool(toolbox, files, self._command_variables, self._left)
+        if environment.steward:
+            session = MemberSession(
+                environment.steward, name, partial(self._state.list_absent, name), inbox
+            )
+            granted = environment.team.delegation
+            add_delegation_tools(toolbox, session, environment.terms)
             if granted is not None and granted.planning:
-                add_planning_tool(box, desk)
-            add_collecting_tools(box, SubagentFiles(files, desk))
+                add_planning_tool(toolbox, session)
+            add_collecting_tools(toolbox, SubagentFiles(files, session))
         else:
-            add_copy_tool(box, files.copy)
-        self._add_question(box)
-        self._add_answer(box, name)
-        if len(around.team.members) > 1 and around.team.refine:
-            self._add_vote(box, name)
+            add_copy_tool(toolbox, files.copy)
+        self._add_question(toolbox)
+        self._add_answer(toolbox, name)
+        if len(environment.team.members) > 1 and environment.team.refine:
+            self._add_vote(toolbox, name)
 
     def prepare_servers(
-        self, box: Toolbox, who: TeamMember, home: Path, note: Note
+        self, toolbox: Toolbox, who: TeamMember, home: Path, note: Note
     ) -> MemberServers:
-        """Return the member's MCP servers; opening them adds their tools to the box."""
-        terms = self._around.contract.list_tool_servers(who)
-        return MemberServers(make_servers(terms, home, self._given), box, self._left, note)
+        """Return the member's MCP servers; opening them adds their tools to the toolbox."""
+        terms = self._environment.contract.list_tool_servers(who)
+        return MemberServers(make_servers(terms, home, self._variables), toolbox, self._left, note)
 
-    def _add_question(self, box: Toolbox) -> None:
+    def _add_question(self, toolbox: Toolbox) -> None:
         def ask(questions: list[str]) -> str:
             asked = [question for question in questions if question.strip()]
             if not asked:
                 raise ToolError("give at least one question")
-            self._room.ask(asked)
+            self._state.ask(asked)
             return "asked; stop here until there is an answer"
 
-        box.add(ASK, ask)
+        toolbox.add(ASK, ask)
 
-    def _add_answer(self, box: Toolbox, name: MemberId) -> None:
-        schema = self._around.contract.answer_schema
+    def _add_answer(self, toolbox: Toolbox, name: MemberId) -> None:
+        schema = self._environment.contract.answer_schema
 
         def new_answer(content: str) -> str:
             if not content.strip():
@@ -123,18 +130,18 @@ class ToolSetup:
                 except Mismatch as why:
                     raise ToolError(f"{why}; the answer must be JSON that fits {schema}") from None
             try:
-                return f"your answer is recorded as {self._room.answer(name, content)}"
+                return f"your answer is recorded as {self._state.answer(name, content)}"
             except NotNow as why:
                 raise ToolError(str(why)) from None
 
-        box.add(ANSWER, new_answer, always=True)
+        toolbox.add(ANSWER, new_answer, always=True)
 
-    def _add_vote(self, box: Toolbox, name: MemberId) -> None:
+    def _add_vote(self, toolbox: Toolbox, name: MemberId) -> None:
         def vote(agent_id: str, reason: str = "") -> str:
             try:
-                self._room.vote(name, agent_id)
+                self._state.vote(name, agent_id)
             except NotNow as why:
                 raise ToolError(str(why)) from None
             return "your vote is recorded"
 
-        box.add(VOTE, vote, always=True)
+        toolbox.add(VOTE, vote, always=True)
