@@ -104,15 +104,15 @@ def _serve_model() -> Iterator[str]:
             os.waitpid(pid, 0)
 
 
-def _answer(way: socket.socket) -> None:
+def _answer(connection: socket.socket) -> None:
     """Answer one request in the format of the vendor that its path names."""
-    with way, way.makefile("rb") as asked:
+    with connection, connection.makefile("rb") as asked:
         path = asked.readline().split(b" ")[1].decode()
         lines = [line.lower() for line in iter(asked.readline, b"\r\n")]
         sizes = [line for line in lines if line.startswith(b"content-length:")]
         asked.read(int(sizes[0].partition(b":")[2]) if sizes else 0)
         body = _build_answer(path)
-        way.sendall(
+        connection.sendall(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(body), body)
         )

@@ -70,12 +70,12 @@ async def send_request(url: str, headers: Mapping[str, str], body: bytes) -> Htt
     lines = [f"POST /{path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
     request = "\r\n".join(lines).encode() + END_OF_HEAD + body
     loop = asyncio.get_running_loop()
-    with socket.socket() as way:
-        way.setblocking(False)
+    with socket.socket() as connection:
+        connection.setblocking(False)
         try:
-            await loop.sock_connect(way, (host, int(port)))
-            await loop.sock_sendall(way, request)
-            return await _read_answer(way)
+            await loop.sock_connect(connection, (host, int(port)))
+            await loop.sock_sendall(connection, request)
+            return await _read_answer(connection)
         except OSError as fault:
             why = fault.strerror or fault
             raise Unanswered(f"no answer from {place}: {why}") from fault
@@ -83,12 +83,12 @@ async def send_request(url: str, headers: Mapping[str, str], body: bytes) -> Htt
             raise Unanswered(f"no answer in HTTP from {place}: {fault}") from fault
 
 
-async def _read_answer(way: socket.socket) -> HttpAnswer:
+async def _read_answer(connection: socket.socket) -> HttpAnswer:
     """Read one answer; return at its last byte, even if the connection stays open."""
     loop = asyncio.get_running_loop()
     data = b""
     while END_OF_HEAD not in data:
-        more = await loop.sock_recv(way, PIECE)
+        more = await loop.sock_recv(connection, PIECE)
         data += more
         if not more or len(data) > LARGEST_HEAD + PIECE:
             raise MalformedResponse(f"its head does not end, after {len(data)} bytes")
@@ -98,7 +98,7 @@ async def _read_answer(way: socket.socket) -> HttpAnswer:
     pieces = [body.feed(rest)]
     size = len(rest)
     while not body.whole:
-        more = await loop.sock_recv(way, PIECE)
+        more = await loop.sock_recv(connection, PIECE)
         size += len(more)
         # Without a stated length, the end of the connection ends the body.
         if not more and body.is_complete():

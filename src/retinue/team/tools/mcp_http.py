@@ -76,22 +76,22 @@ class Address:
     ) -> mcp_messages.Message:
         url = self._url
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        way = kind(url.hostname or "", url.port, timeout=self._seconds)
+        connection = kind(url.hostname or "", url.port, timeout=self._seconds)
         # The connection object may drop its socket before the whole answer is read.
         held: list[socket.socket] = []
         over = threading.Event()
 
         def work() -> mcp_messages.Message:
-            with closing(way):
-                way.connect()
-                held.append(way.sock)
+            with closing(connection):
+                connection.connect()
+                held.append(connection.sock)
                 # The request was cancelled while the thread connected.
                 if over.is_set():
                     return {}
                 target = (url.path or "/") + (f"?{url.query}" if url.query else "")
                 session = {SESSION: self._session} if self._session else {}
-                way.request(method, target, body, {**self._headers, **more, **session})
-                answer = way.getresponse()
+                connection.request(method, target, body, {**self._headers, **more, **session})
+                answer = connection.getresponse()
                 self._session = answer.headers.get(SESSION) or self._session
                 return self._read(answer, asked) if asked is not None else {}
 
