@@ -268,7 +268,7 @@ def _mount(workspace: Path, below: tuple[Path, ...], root: str) -> float:
     uid = ChildUsers()(f"{TASK}/{workspace.parent.name}")
     owners = Owners(uid, f"{root}/proc").open_mapping(*OURS)
     began = time.perf_counter()
-    held = sandbox.hold_overlay(str(workspace), paths, str(workspace.parent / WORK))
+    held = sandbox.open_overlay_trees(str(workspace), paths, str(workspace.parent / WORK))
     mapping = None if uid is None else owners
     sandbox.mount_overlay(held, f"{root}/workspace", f"{root}/.layers", mapping)
     return time.perf_counter() - began

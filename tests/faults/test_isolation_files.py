@@ -309,10 +309,10 @@ def test_the_boundary_is_never_built_around_a_process_that_is_not_its_first() ->
 import errno, pathlib, sys
 sys.path.insert(0, sys.argv[1])
 from retinue.child.control_protocol import Order
-from retinue.child.sandbox import build, lay_ground
+from retinue.child.sandbox import build, prepare_root
 mounts = pathlib.Path("/proc/self/mountinfo")
 before = mounts.read_text()
-for step in (lay_ground, lambda: build(Order(readable=("/usr",), writable=()), "/tmp")):
+for step in (prepare_root, lambda: build(Order(readable=("/usr",), writable=()), "/tmp")):
     try:
         step()
     except OSError as fault:

@@ -21,11 +21,11 @@ from retinue.child.execute import CannotExecute, Work, describe_error, execute
 from retinue.child.gateway_socket import Listener
 from retinue.child.namespaces import list_descendants
 from retinue.child.pending_signals import PendingSignals
-from retinue.child.resource_limits import Cgroup, find_reached_limit, reached_by_all
+from retinue.child.resource_limits import Cgroup, find_reached_cgroup_limit, find_reached_limit
 from retinue.child.seccomp import RefusedCalls
 
 CHUNK = 65536
-LAST_WORDS = 2000
+KEPT_END = 2000  # bytes of each log, by which reached limits are recognized
 
 
 class Log:
@@ -38,7 +38,7 @@ class Log:
         self.source, self.sink = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.source, False)
         self.file = create(folder, name)
-        self.limit = self.room = limit
+        self.limit = self.left = limit
         self.cut = self.over = False
         self.end = b""
         self._redacted = redacted
@@ -59,7 +59,7 @@ class Log:
                 return
             if self._redacted:
                 data = self._redact(data)
-            self.end = (self.end + data[-LAST_WORDS:])[-LAST_WORDS:]
+            self.end = (self.end + data[-KEPT_END:])[-KEPT_END:]
             if not self.cut:
                 self._keep(data)
 
@@ -81,11 +81,11 @@ class Log:
 
     def _keep(self, data: bytes) -> None:
         try:
-            write_all(self.file, data[: self.room])
-            if len(data) > self.room:
+            write_all(self.file, data[: self.left])
+            if len(data) > self.left:
                 self.cut = True
                 write_all(self.file, b"\n[retinue: output cut at %d bytes]\n" % self.limit)
-            self.room -= len(data)
+            self.left -= len(data)
         except OSError:
             # On a full disk the output is discarded: the command must not block.
             self.cut = True
@@ -116,7 +116,7 @@ def write_all(file: int, data: bytes) -> None:
 
 KILL_AGAIN_MS = 50
 QUIET_MS = 5  # most short commands end within this time
-ROOM = bytes(4096)  # space that is allocated for the exit record
+RECORD_SPACE = bytes(4096)  # space that is allocated for the exit record
 LONGEST_POLL_MS = 3_600_000
 # A machine that was suspended counts CLOCK_BOOTTIME on, but not the timeout of a poll.
 LEASE_POLL_MS = 1_000
@@ -135,7 +135,7 @@ class AttemptRunner:
         order: Order,
         control: Control,
         folder: int,
-        alerts: PendingSignals,
+        signals: PendingSignals,
         listener: Listener | None = None,
         work: Work | None = None,
         cgroup: Cgroup | None = None,
@@ -147,16 +147,16 @@ class AttemptRunner:
         self._control = control
         self._folder = folder
         # Allocated before the command runs: one that fills the disk must be recorded, too.
-        self._paper = create(folder, "exit.json.new")
-        write_all(self._paper, ROOM)
-        # Both are files of the runtime folder, which the boundary hides.
+        self._record_file = create(folder, "exit.json.new")
+        write_all(self._record_file, RECORD_SPACE)
+        # Opened before the boundary hides the runtime folder, in which both lie.
         self._lease = os.open(order.lease, os.O_RDONLY | os.O_CLOEXEC) if order.lease else -1
         self._input = os.open(order.stdin, os.O_RDONLY | os.O_CLOEXEC) if order.stdin else -1
         self._lease_over = False
-        self._alerts = alerts
-        self._alarm = alerts.open()
+        self._signals = signals
+        self._signal_source = signals.open()
         self._poll = select.poll()
-        self._poll.register(self._alarm, select.POLLIN)
+        self._poll.register(self._signal_source, select.POLLIN)
         if listener is not None:
             self._poll.register(listener.door, select.POLLIN)
         self._logs: dict[int, Log] = {}
@@ -166,7 +166,7 @@ class AttemptRunner:
         self._cpu_s, self._peak_kb = 0.0, 0  # sum of reaped processes; the largest of them
         self._sent: list[str] = []
         self.executed = False
-        self._crowd = 0  # number of processes when the end began
+        self._processes_at_end = 0  # number of processes when the end began
         self._refused: RefusedCalls | None = None
 
     def run(self) -> int:
@@ -176,7 +176,7 @@ class AttemptRunner:
         except Exception as fault:
             return self._fail(fault)
 
-    def give_up(self) -> int:
+    def record_never_ran(self) -> int:
         """Record that the steward was gone before the command could run."""
         return self._record("never_ran")
 
@@ -213,14 +213,14 @@ class AttemptRunner:
         """Wait for GO; return how the attempt ends if it must not run, else an empty string."""
         self._poll.register(self._control.source, select.POLLIN)
         ready: set[int] = set()
-        while not (self._control.source in ready or self._alerts.stop_asked):
+        while not (self._control.source in ready or self._signals.stop_asked):
             # Permission to run may end before GO comes.
             left = self._read_lease_left_ms()
             if left <= 0:
                 break
             ready = self._wait(None if self._lease < 0 else left)
         self._poll.unregister(self._control.source)
-        if self._alerts.stop_asked:
+        if self._signals.stop_asked:
             return "stopped"
         if self._read_lease_left_ms() <= 0:
             return "never_ran"
@@ -254,31 +254,32 @@ class AttemptRunner:
         """
         kind = ""
         due = self._began + self._order.timeout_ms
-        first, second = self._order.graces_ms
-        rungs = [("SIGINT", first), ("SIGTERM", second), ("SIGKILL", KILL_AGAIN_MS)]
+        after_int_ms, after_term_ms = self._order.graces_ms
+        # Each signal with the time until the next. The last one repeats: a process that forks can
+        # escape one round of SIGKILL.
+        steps = [("SIGINT", after_int_ms), ("SIGTERM", after_term_ms), ("SIGKILL", KILL_AGAIN_MS)]
         while self._reap():
             now = read_clock_ms()
             left = self._read_lease_left_ms()
             if left <= 0 and not self._lease_over and kind != "exited":
-                kind, due, rungs = kind or "stopped", now, rungs[-1:]
+                kind, due, steps = kind or "stopped", now, steps[-1:]
                 self._lease_over = True
             if not kind:
                 if self._status is not None:
                     kind = "exited"
                     due = now
-                    rungs = rungs[2:]
-                elif self._alerts.stop_asked:
+                    steps = steps[-1:]
+                elif self._signals.stop_asked:
                     kind, due = "stopped", now
                 elif now >= due:
                     kind = "deadline"
                 # Counted now, before signals thin them out, to tell whether the process limit
                 # was reached. The command itself counts even if it was just reaped.
                 if kind not in ("", "stopped") and self._status != 0:
-                    self._crowd = len(list_descendants()) + (self._status is not None)
+                    self._processes_at_end = len(list_descendants()) + (self._status is not None)
             if kind and now >= due:
-                # The last rung repeats: a process that forks can escape one round of SIGKILL.
-                name, grace = rungs[0]
-                rungs = rungs[1:] or rungs
+                name, grace = steps[0]
+                steps = steps[1:] or steps
                 self._signal_all(name)
                 due = now + grace
             self._wait(min(due - now, left) if left > 0 else due - now)
@@ -326,8 +327,8 @@ class AttemptRunner:
             self._refuse(dict(events)[self._refused.fileno()])
         if self._listener is not None and self._listener.door.fileno() in ready:
             self._listener.answer()
-        if self._alarm in ready:
-            self._alerts.read_pending()
+        if self._signal_source in ready:
+            self._signals.read_pending()
         for source in ready & self._logs.keys():
             self._logs[source].copy(chunks=16)
             if self._logs[source].over:
@@ -355,20 +356,24 @@ class AttemptRunner:
             self._control.tell(f"-{error}")
         return self._record("lost" if self._main else "launch_failed", error)
 
-    def _limit(self, kind: str, code: int | None) -> str:
+    def _find_limit(self, kind: str, code: int | None) -> str:
         if kind not in ("exited", "deadline") or code is None:
             return ""
         # What the kernel counted for the cgroup is proof; the rest is a guess by symptoms.
         if self._cgroup is not None and code != 0:
             killed = self._cgroup.processes_killed()
-            unborn = self._cgroup.forks_refused()
-            if met := reached_by_all(self._order.limits, killed=killed, unborn=unborn):
-                return met
-        errors = [*self._logs.values()][1].end if kind == "exited" else b""
-        peak_kb = self._peak_kb
-        crowd = self._crowd
+            forks_refused = self._cgroup.forks_refused()
+            if reached := find_reached_cgroup_limit(
+                self._order.limits, killed=killed, forks_refused=forks_refused
+            ):
+                return reached
+        _, stderr = self._logs.values()
         return find_reached_limit(
-            self._order.limits, code, peak_kb=peak_kb, processes=crowd, said=errors
+            self._order.limits,
+            code,
+            peak_kb=self._peak_kb,
+            processes=self._processes_at_end,
+            said=stderr.end if kind == "exited" else b"",
         )
 
     def to_exit_record(self, kind: str, error: str = "", *, hopeless: bool = False) -> bytes:
@@ -386,7 +391,7 @@ class AttemptRunner:
             "cpu_ms": round(self._cpu_s * 1000),
             "stdout_cut": cut[0],
             "stderr_cut": cut[1],
-            "limit": self._limit(kind, code),
+            "limit": self._find_limit(kind, code),
             "refused_calls": self._refused.by_name() if self._refused is not None else {},
             "error": error[:1000],
             "hopeless": hopeless,
@@ -398,9 +403,9 @@ class AttemptRunner:
         data = self.to_exit_record(kind, error, hopeless=hopeless)
         here = self._folder
         try:
-            os.lseek(self._paper, 0, os.SEEK_SET)
-            write_all(self._paper, data)
-            os.ftruncate(self._paper, len(data))
+            os.lseek(self._record_file, 0, os.SEEK_SET)
+            write_all(self._record_file, data)
+            os.ftruncate(self._record_file, len(data))
             # A command without a sandbox can remove permissions from this folder.
             if os.fstat(here).st_mode & 0o700 != 0o700:
                 os.fchmod(here, 0o700)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from retinue.child import context_mounts, sandbox, syscalls
 from retinue.child.attempt_runner import AttemptRunner
 from retinue.child.context_mounts import copy_or_link
-from retinue.child.control_protocol import FREE, Control, Order, decode_order
+from retinue.child.control_protocol import RECORDED, Control, Order, decode_order
 from retinue.child.execute import Work, describe_error
 from retinue.child.gateway_socket import Listener
 from retinue.child.namespaces import (
@@ -26,7 +26,7 @@ from retinue.child.resource_limits import Cgroup
 
 
 def start_child(
-    control: Control, namespaces: int, alerts: PendingSignals, work: Work | None
+    control: Control, namespaces: int, signals: PendingSignals, work: Work | None
 ) -> None:
     """Clone an init into these namespaces, and tell the steward its pid.
 
@@ -35,20 +35,20 @@ def start_child(
     # The clone becomes a child of the steward, which is to reap it.
     pid = _clone(control, namespaces | syscalls.CLONE_PARENT)
     if pid == 0:
-        _run_and_exit(control, namespaces, alerts, work)
+        _run_and_exit(control, namespaces, signals, work)
     if pid is not None:
         control.tell(f"pid {pid}\n")
 
 
 def start_child_behind_launcher(control: Control, work: Work | None) -> int:
-    """Do the same behind a launcher: wait for the init, and return its exit code.
+    """Clone an init from a process behind a launcher, wait for it, and return its exit code.
 
     The init cannot be the steward's child here, so this process passes signals on to it.
     """
     data = control.receive_order()
     if not data:
         return errno.EPIPE
-    alerts = PendingSignals()
+    signals = PendingSignals()
     source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     namespaces = decode_order(data).namespaces
     pid = _clone(control, namespaces)
@@ -57,7 +57,7 @@ def start_child_behind_launcher(control: Control, work: Work | None) -> int:
     if pid == 0:
         os.close(sink)
         _exit_with_parent(source)
-        _run_and_exit(control, namespaces, alerts, work, data)
+        _run_and_exit(control, namespaces, signals, work, data)
     # Handlers first, then unblock: a signal that came meanwhile is passed on, too.
     for number in HELD_BACK:
         signal.signal(number, lambda *_: os.kill(pid, signal.SIGTERM))
@@ -79,18 +79,18 @@ def _clone(control: Control, flags: int) -> int | None:
 
 
 def _run_and_exit(
-    control: Control, namespaces: int, alerts: PendingSignals, work: Work | None, data: bytes = b""
+    control: Control, namespaces: int, signals: PendingSignals, work: Work | None, data: bytes = b""
 ) -> None:
     """Run a child and exit; never returns, so that the clone never runs the server's code."""
     code = errno.EIO
     try:
-        code = run_child(control, namespaces, alerts, work, data)
+        code = run_child(control, namespaces, signals, work, data)
     finally:
         os._exit(code)
 
 
 def run_child(
-    control: Control, namespaces: int, alerts: PendingSignals, work: Work | None, data: bytes
+    control: Control, namespaces: int, signals: PendingSignals, work: Work | None, data: bytes
 ) -> int:
     """Run a child as the init of its namespaces, and return its exit code.
 
@@ -102,9 +102,9 @@ def run_child(
     # The steward's umask is stricter, and not meant for files that a command makes.
     os.umask(0o022)
     _keep_only(control)
-    # What needs no order is prepared before it comes, so that an idle init starts faster.
-    ground = _prepare(namespaces)
-    data = data or _receive_order(control, alerts)
+    # An init may be made before there is an order: all that needs none is prepared already.
+    root = _prepare(namespaces)
+    data = data or _receive_order(control, signals)
     if not data:
         return 0
     order = decode_order(data)
@@ -112,12 +112,12 @@ def run_child(
     try:
         folder = os.open(order.runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
         listener = Listener(folder) if order.listens else None
-        attempt = AttemptRunner(order, control, folder, alerts, listener, work, _cgroup(order))
+        attempt = AttemptRunner(order, control, folder, signals, listener, work, _cgroup(order))
     except OSError as fault:
         return _report_failure(control, order, fault)
     try:
         if order.isolated:
-            sandbox.build(order, ground or sandbox.lay_ground())
+            sandbox.build(order, root or sandbox.prepare_root())
         elif order.contained:
             context_mounts.show(order.views, dict(order.identities), order.hidden)
         else:
@@ -126,7 +126,7 @@ def run_child(
         # Not dumpable: the command must not read or change the memory of its init.
         syscalls.call("prctl", syscalls.PR_SET_DUMPABLE, 0, 0, 0, 0)
         if listener is not None and not listener.open(order, control):
-            return attempt.give_up()
+            return attempt.record_never_ran()
     except OSError as fault:
         place = os.fsencode(fault.filename or "sandbox")
         advice = explain_refused_mount(fault.errno or 0)
@@ -135,7 +135,7 @@ def run_child(
     code = attempt.run()
     # The steward need not wait until the kernel has taken down the namespaces.
     if attempt.executed and not code:
-        control.tell(FREE)
+        control.tell(RECORDED)
     return code
 
 
@@ -150,17 +150,17 @@ def _prepare(namespaces: int) -> str:
     """Mount what all children with these namespaces share; return the folder of a sandbox."""
     if namespaces & OF_ISOLATED:
         with suppress(OSError):  # the failure shows again when the sandbox is built
-            return sandbox.lay_ground()
+            return sandbox.prepare_root()
     elif namespaces:
         show_own_processes()
     return ""
 
 
-def _receive_order(control: Control, alerts: PendingSignals) -> bytes:
+def _receive_order(control: Control, signals: PendingSignals) -> bytes:
     """Wait for the order; empty if the steward is gone, or asks this process to exit."""
-    while not control.wait_readable(alerts.open()):
-        alerts.read_pending()
-        if alerts.stop_asked:
+    while not control.wait_readable(signals.open()):
+        signals.read_pending()
+        if signals.stop_asked:
             return b""
     return control.receive_order()
 

@@ -165,11 +165,11 @@ def _mount(
         place: syscalls.clone_tree(path, plain=True, identity=identities.get(path))
         for place, path in views.items()
     }
-    fence = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
+    restrictions = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
     # By length: a folder is mounted before what lies in it.
     for place in sorted({*folders, *links, *trees, *hidden_in_views(views, hidden)}, key=len):
         if place in trees:
-            syscalls.change_tree(trees[place], fence)
+            syscalls.change_tree(trees[place], restrictions)
             attach(trees[place], "", place)
         elif place in links:
             os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -256,8 +256,8 @@ def cover(root: str, place: str) -> bool:
             mount_tmpfs(f"{root}/proc/self/fd/{target}")
             return True
         tree = syscalls.clone_tree("/dev/null")
-        fence = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
-        syscalls.change_tree(tree, fence)
+        restrictions = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV | syscalls.ATTR_RDONLY
+        syscalls.change_tree(tree, restrictions)
         syscalls.attach_tree(tree, target)
         return False
     finally:
@@ -313,5 +313,5 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
 
 
 def mount_tmpfs(path: str, data: bytes = SMALL_SIZE) -> None:
-    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount(b"tmpfs", os.fsencode(path), b"tmpfs", fence, data)
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount(b"tmpfs", os.fsencode(path), b"tmpfs", restrictions, data)

@@ -2,10 +2,10 @@
 
 child    one line: `pid N`; or `unavailable WHY` or `error WHY` if there is no child
 steward  8 bytes of length and the order; then GO, or end of file if the steward is gone
-child    EXECUTED, or `-WHY`; FREE once the attempt is over and recorded
+child    EXECUTED, or `-WHY`; RECORDED once the attempt is over and exit.json is written
 
-Before GO the steward may ask for the gateway socket that a child listens on. After FREE the init
-exits: it never serves a second attempt.
+Before GO the steward may ask for the gateway socket that a child listens on. After RECORDED the
+init exits: it never serves a second attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Record:
 
 
 GO = b"g"
-EXECUTED, FREE = "+", "."
+EXECUTED, RECORDED = "+", "."
 STEP = 1 << 20
 
 
@@ -61,10 +61,10 @@ class Control(Record):
                 data += more
         return bytes(data)
 
-    def wait_readable(self, alarm: int) -> bool:
+    def wait_readable(self, signal_source: int) -> bool:
         """Wait; return whether data or end of file can be read, and not only `alarm`."""
         either = select.poll()
-        for descriptor in (self.source, alarm):
+        for descriptor in (self.source, signal_source):
             either.register(descriptor, select.POLLIN)
         return self.source in {descriptor for descriptor, _ in either.poll()}
 

@@ -20,7 +20,7 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 HOPELESS = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.E2BIG)
 MARK = b"!"  # precedes the message of such an error
 CONFINED = b"="  # sent with the descriptor that announces refused calls
-UNSEEN = (
+NOT_VISIBLE = (
     " among the system's programs, in its workspace and in what it was given to read;"
     " name one that is elsewhere in full, without links on the way, and add --context-path;"
     " for your own Python or virtual environment, add --with-python"
@@ -97,20 +97,20 @@ def execute(
         ample = resource_limits.can_hold_limits(order.limits, order.output_limit_bytes)
         if not order.isolated and ample and not order.team:
             subject = order.argv[0]
-            return _start(order, streams), None
+            return _spawn_command(order, streams), None
     except (OSError, ValueError) as fault:
         hopeless = subject is not order.workspace and _is_hopeless(fault)
         raise CannotExecute(describe_error(fault, subject), hopeless=hopeless) from fault
-    return _fork(order, streams, work if order.team else None, cgroup)
+    return _fork_command(order, streams, work if order.team else None, cgroup)
 
 
-def _start(order: Order, streams: Streams) -> int:
+def _spawn_command(order: Order, streams: Streams) -> int:
     """Start the command with posix_spawn, without copying this process.
 
     Raises:
         OSError, ValueError: the command cannot be executed.
     """
-    path = _find(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
+    path = _find_program(order.argv[0], order.environment.get(b"PATH", DEFAULT_PATH))
     resource_limits.apply_limits(order.limits, others=0)
     stdin, stdout, stderr = streams
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
@@ -130,7 +130,7 @@ def _start(order: Order, streams: Streams) -> int:
     )
 
 
-def _fork(
+def _fork_command(
     order: Order, streams: Streams, work: Work | None, cgroup: Cgroup | None
 ) -> tuple[int, RefusedCalls | None]:
     """Fork a copy of this process, which confines itself and then executes the command.
@@ -180,7 +180,7 @@ def _exec_command(order: Order, streams: Streams, sink: socket.socket, work: Wor
             os.dup2(source, target)
         _reset_signals()
         if order.isolated:
-            _give((stdout, stderr), order.uid)
+            _give_to_user((stdout, stderr), order.uid)
             listener = sandbox.confine(order)
             socket.send_fds(sink, [CONFINED], [listener])
             os.close(listener)
@@ -188,7 +188,7 @@ def _exec_command(order: Order, streams: Streams, sink: socket.socket, work: Wor
         if work is None:
             subject = order.argv[0]
             found = True
-            path = _find(subject, order.environment.get(b"PATH", DEFAULT_PATH))
+            path = _find_program(subject, order.environment.get(b"PATH", DEFAULT_PATH))
         # Last, so that the limits do not stop the steps above. If the command has no user of its
         # own, the init counts as a process of the same user.
         others = 1 if order.uid is None else 0
@@ -199,7 +199,7 @@ def _exec_command(order: Order, streams: Streams, sink: socket.socket, work: Wor
     except (OSError, ValueError) as fault:
         mark = MARK if found and _is_hopeless(fault) else b""
         unseen = mark and order.isolated and getattr(fault, "errno", 0) == errno.ENOENT
-        why = describe_error(fault, subject) + (UNSEEN if unseen else "")
+        why = describe_error(fault, subject) + (NOT_VISIBLE if unseen else "")
         sink.send(mark + why.encode("utf-8", "replace"))
     except MemoryError:
         sink.send(b"ENOMEM: its memory limit is too low to start anything")
@@ -207,8 +207,8 @@ def _exec_command(order: Order, streams: Streams, sink: socket.socket, work: Wor
         os._exit(127)
 
 
-def _give(pipes: tuple[int, ...], uid: int | None) -> None:
-    """Give the pipes to the child's user: only an owner can open one as /dev/stdout."""
+def _give_to_user(pipes: tuple[int, ...], uid: int | None) -> None:
+    """Make the child's user the owner of the pipes: no other user can open /dev/stdout."""
     if uid is not None:
         for pipe in pipes:
             os.fchown(pipe, uid, uid)
@@ -243,7 +243,7 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _find(name: bytes, path: bytes) -> bytes:
+def _find_program(name: bytes, path: bytes) -> bytes:
     """Find a command in its own PATH, as a shell does."""
     places = [] if b"/" in name else [folder + b"/" + name for folder in path.split(b":") if folder]
     existing = [place for place in places if os.access(place, os.F_OK)]

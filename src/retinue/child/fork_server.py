@@ -119,7 +119,7 @@ SIZE = 8  # of a request, in bytes
 
 def serve(channel: socket.socket, work: Work | None) -> None:
     """Start a child for each request, until the steward closes the channel."""
-    alerts = PendingSignals()
+    signals = PendingSignals()
     forbid_core_files()
     seccomp.prepare()
     warm_up(first_free=channel.fileno() + 1)
@@ -133,7 +133,7 @@ def serve(channel: socket.socket, work: Work | None) -> None:
             return
         namespaces = int.from_bytes(request, sys.byteorder)
         for descriptor in descriptors:
-            start_child(Control(source=descriptor, sink=descriptor), namespaces, alerts, work)
+            start_child(Control(source=descriptor, sink=descriptor), namespaces, signals, work)
             os.close(descriptor)
 
 

@@ -62,8 +62,8 @@ class Listener:
         if control.receive(len(LISTEN)) != LISTEN:
             return False
         if stat.S_ISSOCK(os.fstat(control.sink).st_mode):
-            with socket.socket(fileno=os.dup(control.sink)) as way:
-                self._send_socket(way)
+            with socket.socket(fileno=os.dup(control.sink)) as connection:
+                self._send_socket(connection)
         else:
             # A launcher's pipe carries no descriptors: the steward asks at the Unix socket.
             control.tell(HANDED.decode())
@@ -78,14 +78,14 @@ class Listener:
         paths. It sees the folder read-only, so it cannot show a writable descriptor of the record.
         """
         with suppress(OSError):
-            way, _ = self.door.accept()
-            with way:
-                way.settimeout(SHOWN_SECONDS)
-                if self._can_write(way):
-                    self._send_socket(way)
+            connection, _ = self.door.accept()
+            with connection:
+                connection.settimeout(SHOWN_SECONDS)
+                if self._can_write(connection):
+                    self._send_socket(connection)
 
-    def _can_write(self, way: socket.socket) -> bool:
-        _, shown, _, _ = socket.recv_fds(way, 1, 1)
+    def _can_write(self, connection: socket.socket) -> bool:
+        _, shown, _, _ = socket.recv_fds(connection, 1, 1)
         try:
             record = os.stat(PROOF, dir_fd=self._folder, follow_symlinks=False)
             return any(
@@ -97,5 +97,5 @@ class Listener:
             for each in shown:
                 os.close(each)
 
-    def _send_socket(self, way: socket.socket) -> None:
-        socket.send_fds(way, [HANDED], [self._socket.fileno()])
+    def _send_socket(self, connection: socket.socket) -> None:
+        socket.send_fds(connection, [HANDED], [self._socket.fileno()])

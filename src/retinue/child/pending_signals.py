@@ -10,7 +10,7 @@ from retinue.child import syscalls
 
 HELD_BACK = (signal.SIGTERM, signal.SIGINT)
 HEARD = (*HELD_BACK, signal.SIGCHLD)
-STORY_BYTES = 128  # struct signalfd_siginfo, which begins with the signal's number in 4 bytes
+INFO_BYTES = 128  # struct signalfd_siginfo, which begins with the signal's number in 4 bytes
 
 _MASK = sum(1 << (number - 1) for number in HEARD).to_bytes(8, sys.byteorder) + bytes(120)
 
@@ -41,7 +41,7 @@ class PendingSignals:
 
     def read_pending(self) -> None:
         """Read the pending signals, and remember a request to stop."""
-        stories = os.read(self._source, 16 * STORY_BYTES)
-        for at in range(0, len(stories), STORY_BYTES):
-            number = int.from_bytes(stories[at : at + 4], sys.byteorder)
+        infos = os.read(self._source, 16 * INFO_BYTES)
+        for at in range(0, len(infos), INFO_BYTES):
+            number = int.from_bytes(infos[at : at + 4], sys.byteorder)
             self.stop_asked = self.stop_asked or number != signal.SIGCHLD

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 
 MB = 1024 * 1024
-NEARLY = 0.9  # of the memory limit: the allocation that was refused is not in the peak
+MEMORY_IS_FULL_AT = 0.9  # of the memory limit: the allocation that was refused is not in the peak
 NAMES = {
     "RLIMIT_FSIZE": "the file size limit of {} MB",
     "RLIMIT_NPROC": "the process limit of {}",
@@ -17,7 +17,7 @@ NAMES = {
     "RLIMIT_DATA": "the memory limit of {} MB",
 }
 # The kernel counts these by user: a child could use up what the user's other programs need.
-OF_USER = {
+LIMITS_OF_USER = {
     "RLIMIT_SIGPENDING": 2048,
     "RLIMIT_MSGQUEUE": 256 * 1024,  # about three queues of the usual size
     "RLIMIT_MEMLOCK": MB,
@@ -63,7 +63,7 @@ def apply_limits(limits: Mapping[str, int], *, others: int, isolated: bool = Fal
         others: processes of the same user that do not belong to the command.
         isolated: also limit what the kernel counts by user.
     """
-    for name, given in {**(OF_USER if isolated else {}), **limits}.items():
+    for name, given in {**(LIMITS_OF_USER if isolated else {}), **limits}.items():
         most = given + others if name == "RLIMIT_NPROC" else given
         kind = int(getattr(resource, name))
         # A hard limit that is lower already cannot be raised, and need not be.
@@ -93,7 +93,7 @@ def find_reached_limit(
         return named["RLIMIT_FSIZE"]
     if 0 < limits.get("RLIMIT_NPROC", 0) <= processes:
         return f"at {named['RLIMIT_NPROC']}"
-    if 0 < limits.get("RLIMIT_DATA", 0) * NEARLY <= peak_kb * 1024:
+    if 0 < limits.get("RLIMIT_DATA", 0) * MEMORY_IS_FULL_AT <= peak_kb * 1024:
         return f"at {named['RLIMIT_DATA']}"
     words = said.decode("utf-8", "replace")
     if code == 128 + signal.SIGXFSZ:  # how a shell reports the signal of its command
@@ -104,18 +104,18 @@ def find_reached_limit(
     return ""
 
 
-def reached_by_all(limits: Mapping[str, int], *, killed: int, unborn: int) -> str:
+def find_reached_cgroup_limit(limits: Mapping[str, int], *, killed: int, forks_refused: int) -> str:
     """Return the limit that all processes of a command reached together, by its cgroup.
 
     Args:
         killed: processes that the kernel killed at the memory limit.
-        unborn: forks that failed at the process limit.
+        forks_refused: forks that failed at the process limit.
     """
     if killed and "RLIMIT_DATA" in limits:
         most = limits["RLIMIT_DATA"] // MB
         what = "a process" if killed == 1 else f"{killed} processes"
         return f"the kernel ended {what} of it at the memory limit of {most} MB for all of them"
-    if unborn and "RLIMIT_NPROC" in limits:
+    if forks_refused and "RLIMIT_NPROC" in limits:
         return f"at {_name('RLIMIT_NPROC', limits['RLIMIT_NPROC'])}"
     return ""
 

@@ -24,19 +24,19 @@ from retinue.child.namespaces import has_own_user_namespace
 # A child cannot write to the lower folders: they are not mounted in the sandbox, only the kernel
 # refers to them. A changed file is copied to the workspace; a removed file leaves a mark there.
 
-FENCE = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV
+RESTRICTED = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV
 OWN = "own"  # mount point of the folder that holds the workspace and the work folder
 
 
-class Held(Record):
-    """Trees that are mounted nowhere yet."""
+class OverlayTrees(Record):
+    """The parts of an overlay, as trees that are mounted nowhere yet."""
 
     own: int
     inside: tuple[str, str]  # relative paths of the workspace and the work folder in it
     below: tuple[int, ...]
 
 
-def hold_overlay(workspace: str, below: tuple[str, ...], work: str) -> Held:
+def open_overlay_trees(workspace: str, below: tuple[str, ...], work: str) -> OverlayTrees:
     """Open the parts of the overlay, before anything else is mounted.
 
     Raises:
@@ -46,10 +46,10 @@ def hold_overlay(workspace: str, below: tuple[str, ...], work: str) -> Held:
     own = os.path.commonpath([workspace, work])
     inside = (os.path.relpath(workspace, own), os.path.relpath(work, own))
     lower = tuple(map(syscalls.clone_tree, below))
-    return Held(own=syscalls.clone_tree(own), inside=inside, below=lower)
+    return OverlayTrees(own=syscalls.clone_tree(own), inside=inside, below=lower)
 
 
-def mount_overlay(held: Held, target: str, room: str, owners: int | None) -> None:
+def mount_overlay(trees: OverlayTrees, target: str, scratch: str, owners: int | None) -> None:
     """Mount the overlay at `target`.
 
     Args:
@@ -61,28 +61,28 @@ def mount_overlay(held: Held, target: str, room: str, owners: int | None) -> Non
     """
     if owners is not None and owners < 0:
         raise OSError(errno.EPERM, "owners cannot be mapped", target)
-    names = [OWN, *map(str, range(len(held.below)))]
-    os.mkdir(room)
-    for name, tree in zip(names, (held.own, *held.below), strict=True):
-        os.mkdir(f"{room}/{name}")
-        syscalls.change_tree(tree, FENCE if name == OWN else FENCE | syscalls.ATTR_RDONLY)
+    names = [OWN, *map(str, range(len(trees.below)))]
+    os.mkdir(scratch)
+    for name, tree in zip(names, (trees.own, *trees.below), strict=True):
+        os.mkdir(f"{scratch}/{name}")
+        syscalls.change_tree(tree, RESTRICTED if name == OWN else RESTRICTED | syscalls.ATTR_RDONLY)
         if name != OWN and owners is not None:
             syscalls.change_tree(tree, syscalls.ATTR_IDMAP, owners=owners)
-        syscalls.attach_tree(tree, f"{room}/{name}")
+        syscalls.attach_tree(tree, f"{scratch}/{name}")
     os.makedirs(target, exist_ok=True)
     # Short relative names: the kernel's options are limited in length, and `:` separates paths.
-    os.chdir(room)
-    workspace, work = (os.fsencode(f"{OWN}/{name}") for name in held.inside)
+    os.chdir(scratch)
+    workspace, work = (os.fsencode(f"{OWN}/{name}") for name in trees.inside)
     data = b"userxattr,lowerdir=%b,upperdir=%b,workdir=%b"
     data %= (":".join(names[1:]).encode(), workspace, work)
-    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount(b"overlay", os.fsencode(target), b"overlay", fence, data)
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount(b"overlay", os.fsencode(target), b"overlay", restrictions, data)
     # The overlay keeps its own references; the parts must not be reachable by the child.
     for name in names:
-        syscalls.call("umount2", f"{room}/{name}".encode(), syscalls.MNT_DETACH)
-        os.rmdir(f"{room}/{name}")
+        syscalls.call("umount2", f"{scratch}/{name}".encode(), syscalls.MNT_DETACH)
+        os.rmdir(f"{scratch}/{name}")
     os.chdir("/")
-    os.rmdir(room)
+    os.rmdir(scratch)
 
 
 OURS = (0, 0)  # owner of the steward's files: only the superuser has children of other users
@@ -155,7 +155,7 @@ NO_NAMESPACES = {"max_user_namespaces": 0}  # which the other kinds need as well
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
-def lay_ground() -> str:
+def prepare_root() -> str:
     """Mount what all children share and return its folder; drop all capabilities.
 
     That is the system folders, devices and private folders. Called once, by the init of new
@@ -193,7 +193,7 @@ def build(order: Order, root: str) -> None:
     """Mount the child's own paths and make `root` the root of the file system.
 
     Args:
-        root: the folder that `lay_ground` returned.
+        root: the folder that `prepare_root` returned.
 
     Raises:
         OSError: a mount failed.
@@ -210,7 +210,7 @@ def build(order: Order, root: str) -> None:
         for place, path in (*((path, path) for path in shown), *views.items())
         if place != order.layered
     }
-    layered = order.layered and hold_overlay(order.layered, order.below, order.work)
+    layered = order.layered and open_overlay_trees(order.layered, order.below, order.work)
     hidden = {*order.hidden, *context_mounts.hidden_in_views(views, order.hidden)}
     covered = list[str]()
     owners = Owners(order.uid, root + "/proc")
@@ -223,12 +223,12 @@ def build(order: Order, root: str) -> None:
             # Other processes may write in lent paths, so no place within one is trusted.
             within = any(place.startswith(f"{top}/") for top in (*order.lent, *views))
             tree = trees[place]
-            where = _own_name(place)
+            where = _resolve_var_tmp(place)
             _bind(tree, root, where, writable=writable, owners=whose, trusted=not within)
         elif layered and place == order.layered:
             ours = None if order.uid is None else owners.open_mapping(*OURS)
             mount_overlay(layered, root + place, root + "/.layers", ours)
-        elif context_mounts.cover(root, _own_name(place)):
+        elif context_mounts.cover(root, _resolve_var_tmp(place)):
             covered.append(place)
     owners.close()
     if order.uid is not None and has_own_user_namespace():
@@ -241,8 +241,8 @@ def build(order: Order, root: str) -> None:
         _raise_loopback()
 
 
-def _own_name(place: str) -> str:
-    """Return a place without the link /var/tmp, which is made here."""
+def _resolve_var_tmp(place: str) -> str:
+    """Return where a place is in the new root, in which /var/tmp is a link to /tmp."""
     return place.removeprefix("/var") if place.startswith("/var/tmp/") else place
 
 
@@ -300,9 +300,9 @@ def _mount_tmpfs(path: str, data: bytes = context_mounts.SMALL_SIZE) -> None:
 
 def _remount_read_only(path: str) -> None:
     """Make this mount read-only; other mounts of the same file system are not changed."""
-    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
     syscalls.mount(
-        None, os.fsencode(path), None, syscalls.MS_REMOUNT | syscalls.MS_BIND | fence, b""
+        None, os.fsencode(path), None, syscalls.MS_REMOUNT | syscalls.MS_BIND | restrictions, b""
     )
 
 
@@ -312,8 +312,8 @@ def _mount_private_folders(root: str) -> None:
     # Relative: before `enter_root`, an absolute link would lead out of the new root.
     os.symlink("../tmp", root + "/var/tmp")
     _mount_tmpfs(root + "/tmp", data=PRIVATE_SIZE)
-    fence = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-    syscalls.mount(b"proc", os.fsencode(root + "/proc"), b"proc", fence, b"hidepid=2")
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount(b"proc", os.fsencode(root + "/proc"), b"proc", restrictions, b"hidepid=2")
     for name in MASKED:
         _mask(f"{root}/proc/{name}")
 
@@ -372,8 +372,8 @@ def _map_owners(tree: int, owners: int) -> None:
 
 def _mount_devices(root: str, devices: dict[str, int]) -> None:
     folder = root + "/dev"
-    fence = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-    syscalls.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", fence, context_mounts.SMALL_SIZE)
+    restrictions = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", restrictions, context_mounts.SMALL_SIZE)
     for name, tree in devices.items():
         target = f"{folder}/{name}"
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -385,7 +385,7 @@ def _mount_devices(root: str, devices: dict[str, int]) -> None:
         ("pts", b"devpts", b"newinstance,ptmxmode=0666,mode=620"),
     ):
         os.mkdir(f"{folder}/{name}")
-        syscalls.mount(kind, os.fsencode(f"{folder}/{name}"), kind, fence, data)
+        syscalls.mount(kind, os.fsencode(f"{folder}/{name}"), kind, restrictions, data)
     os.symlink("pts/ptmx", f"{folder}/ptmx")
 
 

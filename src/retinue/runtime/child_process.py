@@ -4,8 +4,8 @@ held       the init waits for GO, and runs nothing of the task
 executing  since `release`
 over       no other process of the attempt is left, and exit.json is written (`wait_ended`)
 
-An attempt is over when its init sends FREE, or else when the init exits. FREE comes first: the
-kernel takes a while to take down the namespaces of the init, which is reaped in the background.
+An attempt is over when its init sends RECORDED, or else when the init exits. RECORDED comes first:
+the kernel needs time to remove the namespaces of the init, which is reaped in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.child.control_protocol import EXECUTED, FREE, GO
+from retinue.child.control_protocol import EXECUTED, GO, RECORDED
 from retinue.child.gateway_socket import HANDED, LISTEN
 from retinue.core.errors import LaunchFailed
 from retinue.core.result import Ending, EndKind, signal_name
@@ -32,7 +32,7 @@ from retinue.runtime.launch_handshake import (
     GONE,
     LAUNCH_SECONDS,
     Launcher,
-    ask_again,
+    fetch_adopted_socket,
     receive_into,
     receive_socket,
 )
@@ -172,7 +172,7 @@ class ChildProcess:
         folder: the runtime folder, where the init writes its exit record.
         control: the control socket of a held init; None if the child was adopted.
         early: what the init sent on that socket so far.
-        reaper: reaps the init after FREE; None if only its exit ends the attempt.
+        reaper: reaps the init after RECORDED; None if only its exit ends the attempt.
         launcher: the process in front of the watched one, if any.
         when_executing: called once the command executes.
         at_end: called once no process of the attempt is left.
@@ -183,7 +183,7 @@ class ChildProcess:
         self._control = control
         self._said = bytearray(early)
         self._held = control is not None
-        self._listening: asyncio.AbstractEventLoop | None = None  # for FREE, on that loop
+        self._listening: asyncio.AbstractEventLoop | None = None  # for RECORDED, on that loop
         self._reaper = reaper
         self._launcher = launcher
         self._when_executing = when_executing
@@ -207,7 +207,7 @@ class ChildProcess:
                     self._said += said.removeprefix(HANDED)
                     if found is not None:
                         return found
-        return await ask_again(self._folder)
+        return await fetch_adopted_socket(self._folder)
 
     async def release(self) -> None:
         """Let the command execute; does nothing if it was released before, or adopted.
@@ -260,22 +260,22 @@ class ChildProcess:
         del self._said[: len(executed)]
 
     def _listen(self, control: socket.socket) -> None:
-        """Listen for FREE; that of a short command came with the first answer already."""
+        """Listen for RECORDED; that of a short command came with the first answer already."""
         self._listening = asyncio.get_running_loop()
         self._listening.add_reader(control, self._on_message, control)
         if self._said:
-            self._on_free()
+            self._on_recorded()
 
     def _on_message(self, control: socket.socket) -> None:
         said = b""
         with suppress(OSError):
             said = control.recv(4096)
-        if said == FREE.encode():
-            self._on_free()
+        if said == RECORDED.encode():
+            self._on_recorded()
         elif not said:
             self._close_control()
 
-    def _on_free(self) -> None:
+    def _on_recorded(self) -> None:
         """Accept the record as the end of the attempt, and have the exiting init reaped."""
         # Once the runtime is closed, no process may be left behind: then its exit is the end.
         if self._ending is not None or self._reaper is None or self._reaper.closed:

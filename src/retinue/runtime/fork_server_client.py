@@ -118,7 +118,7 @@ class InitPool:
     def add(self, init: Init) -> None:
         """Add a new init; one whose mounts are outdated is ended."""
         if init.generation != self.generation:
-            self._let_go(init)
+            self._end_by_closing(init)
             return
         loop = asyncio.get_running_loop()
         init.since = loop.time()
@@ -131,7 +131,7 @@ class InitPool:
         """End all idle inits; those that are being cloned will not be added."""
         self.generation += 1
         while self._idle:
-            self._let_go(self._idle.pop())
+            self._end_by_closing(self._idle.pop())
 
     def close(self) -> None:
         while self._idle:
@@ -144,7 +144,7 @@ class InitPool:
             os.close(self._mounts)
             self._mounts = -1
 
-    def _let_go(self, init: Init) -> None:
+    def _end_by_closing(self, init: Init) -> None:
         """Let an idle init exit: it reads end of file."""
         init.control.close()
         self._reaper.reap_later(init.pidfd)
@@ -153,7 +153,7 @@ class InitPool:
         """End inits that were idle for KEPT_S, and set the timer for the next."""
         loop = asyncio.get_running_loop()
         while self._idle and self._idle[0].since + KEPT_S <= loop.time():
-            self._let_go(self._idle.pop(0))
+            self._end_by_closing(self._idle.pop(0))
         self._timer = None
         if self._idle:
             self._timer = loop.call_at(self._idle[0].since + KEPT_S, self._end_expired)
@@ -166,7 +166,7 @@ ABOVE_STANDARD = 10  # lowest descriptor to pass on; the ones below are set up i
 # Modules such as random, threading and logging register fork handlers. A server with one thread
 # and no locks does not need them, and they make each clone copy half a megabyte. Only `random`
 # would repeat itself in each clone: teams, which run Python, seed it again.
-FIRST = """import os, sys
+PRELUDE = """import os, sys
 os.register_at_fork = lambda **_: None
 sys.path[:0] = sys.argv[1].split(':')
 """
@@ -183,7 +183,7 @@ class NewInit(NamedTuple):
     said: bytearray
 
 
-class Lost(Exception):
+class ServerLost(Exception):
     """A fork server failed while it handled a request; the message says how."""
 
 
@@ -197,7 +197,7 @@ class Program:
 
     def build_argv(self, function: str) -> list[str]:
         paths = [str(PACKAGE.parent), *(_list_library_folders() if self.libraries else [])]
-        code = f"{FIRST}from {self.module} import {function}; {function}()"
+        code = f"{PRELUDE}from {self.module} import {function}; {function}()"
         # -S: what `site` imports would be copied into each child.
         return [INTERPRETER, "-I", "-S", "-c", code, ":".join(paths), "retinue-forkserver"]
 
@@ -240,7 +240,7 @@ class ForkServer:
         self._starting = asyncio.Lock()
         self._expected: asyncio.Task[None] | None = None
         self._inits = InitPool(self.reaper)
-        self._coming: dict[int, NewInit] = {}  # inits that are being made ahead, by namespaces
+        self._being_made: dict[int, NewInit] = {}  # inits that are being made ahead, by namespaces
 
     async def warm(self) -> None:
         """Start the server, so that the first child does not wait for it."""
@@ -266,11 +266,11 @@ class ForkServer:
         if init is not None and await init.give(order, self._timeout_s):
             return init, b""
         # A lost server is replaced by the second request; its order was not carried out.
-        with suppress(Lost):
+        with suppress(ServerLost):
             return await self._clone(order)
         try:
             return await self._clone(order)
-        except Lost as why:
+        except ServerLost as why:
             raise LaunchFailed(f"the fork server {why}") from None
 
     def close(self) -> None:
@@ -280,10 +280,10 @@ class ForkServer:
         self._inits.close()
         # While the server runs: it tells the pids of children that it makes just now.
         self.reaper.reap_abandoned()
-        for new in self._coming.values():
+        for new in self._being_made.values():
             stop_reading(new.loop, new.control.fileno())
             reap_abandoned(new.control, new.said)
-        self._coming.clear()
+        self._being_made.clear()
         if (pidfd := self._kill()) >= 0:
             reap(pidfd)
         self.reaper.close()
@@ -303,13 +303,13 @@ class ForkServer:
     def make_ahead(self, namespaces: int) -> None:
         """Have an init cloned for the next order with these namespaces, unless one is idle."""
         channel = self._channel
-        if channel is None or namespaces in self._coming or self._inits.has_idle(namespaces):
+        if channel is None or namespaces in self._being_made or self._inits.has_idle(namespaces):
             return
         with suppress(OSError):  # the next launch meets and reports it
             control = _request_clone(channel, namespaces)
             loop = asyncio.get_running_loop()
             new = NewInit(control, namespaces, self._inits.generation, loop, bytearray())
-            self._coming[namespaces] = new
+            self._being_made[namespaces] = new
             loop.add_reader(control, self._receive_ahead, new)
 
     def _receive_ahead(self, new: NewInit) -> None:
@@ -321,7 +321,7 @@ class ForkServer:
         if more and b"\n" not in new.said:
             return
         new.loop.remove_reader(new.control)
-        del self._coming[new.namespaces]
+        del self._being_made[new.namespaces]
         pid = read_child_pid(new.said)
         if not pid:
             new.control.close()
@@ -333,13 +333,13 @@ class ForkServer:
         """Have the server clone an init, and send it the order.
 
         Raises:
-            Lost: there is no child, and the server was ended.
+            ServerLost: there is no child, and the server was ended.
         """
         async with self._starting:
             channel = await self._get_channel()
         generation = self._inits.generation
         said = bytearray()
-        with self._close_channel(channel):
+        with self._end_if_silent(channel):
             control = _request_clone(channel, order.namespaces)
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -350,11 +350,11 @@ class ForkServer:
         return Init(pid, control, order.namespaces, generation), early
 
     @contextmanager
-    def _close_channel(self, channel: socket.socket) -> Iterator[None]:
+    def _end_if_silent(self, channel: socket.socket) -> Iterator[None]:
         """End the server if it does not answer on this channel.
 
         Raises:
-            Lost: in place of the end of file, the timeout or the broken connection.
+            ServerLost: in place of the end of file, the timeout or the broken connection.
         """
         try:
             yield
@@ -363,7 +363,7 @@ class ForkServer:
             if self._channel is channel and (pidfd := self._kill()) >= 0:
                 self.reaper.reap_later(pidfd)
             late = isinstance(fault, TimeoutError)
-            raise Lost("did not answer in time" if late else "does not stay alive") from None
+            raise ServerLost("did not answer in time" if late else "does not stay alive") from None
 
     def require_same(self) -> None:
         """Raises:
@@ -382,7 +382,7 @@ class ForkServer:
             # Before the server starts, so that no mount is missed that its clones do not see.
             self._inits.watch_mounts()
             self._channel, self._pidfd = _spawn(self._program)
-            with self._close_channel(self._channel):
+            with self._end_if_silent(self._channel):
                 async with asyncio.timeout(self._timeout_s):
                     if not await loop.sock_recv(self._channel, 1):
                         raise EOFError

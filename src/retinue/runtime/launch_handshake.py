@@ -115,14 +115,14 @@ WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 ASK = b"?"
 
 
-async def receive_socket(way: socket.socket) -> tuple[bytes, socket.socket | None]:
+async def receive_socket(connection: socket.socket) -> tuple[bytes, socket.socket | None]:
     """Return the next message, and the socket that came with it if there was one."""
     # asyncio has no call that receives descriptors.
     while True:
         try:
-            said, came, _, _ = socket.recv_fds(way, 4096, 1)
+            said, came, _, _ = socket.recv_fds(connection, 4096, 1)
         except BlockingIOError:
-            await _wait_readable(way)
+            await _wait_readable(connection)
             continue
         # A fork server or launcher that is started later must not hold it. Not by the flag
         # MSG_CMSG_CLOEXEC, which `recv_fds` of Python 3.11 ignores.
@@ -131,7 +131,7 @@ async def receive_socket(way: socket.socket) -> tuple[bytes, socket.socket | Non
         return said, socket.socket(fileno=came[0]) if came else None
 
 
-async def receive_into(said: bytearray, way: socket.socket) -> bool:
+async def receive_into(said: bytearray, connection: socket.socket) -> bool:
     """Append the next bytes to `said`; return False at end of file.
 
     `loop.sock_recv` loses bytes if its task is cancelled after they were read. Here they are
@@ -139,25 +139,25 @@ async def receive_into(said: bytearray, way: socket.socket) -> bool:
     """
     while True:
         try:
-            more = way.recv(4096)
+            more = connection.recv(4096)
         except BlockingIOError:
-            await _wait_readable(way)
+            await _wait_readable(connection)
             continue
         said += more
         return bool(more)
 
 
-async def _wait_readable(way: socket.socket) -> None:
+async def _wait_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_reader(way, _wake, ready)
+    loop.add_reader(connection, _wake, ready)
     try:
         await ready
     finally:
-        loop.remove_reader(way)
+        loop.remove_reader(connection)
 
 
-async def ask_again(runtime_folder: Path) -> socket.socket | None:
+async def fetch_adopted_socket(runtime_folder: Path) -> socket.socket | None:
     """Return the gateway socket of an adopted child; None if it has none."""
     try:
         folder = os.open(runtime_folder, os.O_DIRECTORY | os.O_CLOEXEC)
@@ -165,18 +165,18 @@ async def ask_again(runtime_folder: Path) -> socket.socket | None:
         return None
     loop = asyncio.get_running_loop()
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as way:
-            way.setblocking(False)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
             async with asyncio.timeout(ANSWER_SECONDS):
                 # The child hands its socket only to a caller that can write its exit record.
                 proof = os.open(PROOF, WRITE, dir_fd=folder)
                 try:
                     # By descriptor: a socket's path may have only about 100 bytes.
-                    await loop.sock_connect(way, f"/proc/self/fd/{folder}/{DOOR}")
-                    socket.send_fds(way, [ASK], [proof])
+                    await loop.sock_connect(connection, f"/proc/self/fd/{folder}/{DOOR}")
+                    socket.send_fds(connection, [ASK], [proof])
                 finally:
                     os.close(proof)
-                return (await receive_socket(way))[1]
+                return (await receive_socket(connection))[1]
     except (OSError, TimeoutError):
         return None
     finally:

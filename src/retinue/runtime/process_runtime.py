@@ -2,7 +2,7 @@
 
 The steward has one thread and never forks. A fork server clones each child into new
 namespaces, as a direct child of the steward. The steward then watches for the exit of that
-process, or for its FREE message, and reads the result from the exit record.
+process, or for its RECORDED message, and reads the result from the exit record.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ProcessRuntime:
         self._teams = ForkServer(LAUNCH_SECONDS, TEAMS)
         self.isolation: probes.Seen | None = None  # set by the first successful probe
         self._layers: dict[Path, str | None] = {}  # by folder: why overlays fail there, or None
-        self._trying = asyncio.Lock()
+        self._probing = asyncio.Lock()
 
     def find_unavailable_reason(self) -> str | None:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
@@ -94,7 +94,7 @@ class ProcessRuntime:
         """Return how a command's processes are kept together here, found by one trial launch."""
         if self._containment is None:
             with suppress(LaunchFailed):
-                await self._try(Boundary(mode=INHERITED), ("/bin/true",))
+                await self._run_probe(Boundary(mode=INHERITED), ("/bin/true",))
         return self._containment or "subreaper"
 
     async def isolation_missing(self, behind: Sequence[str] = ()) -> str | None:
@@ -115,7 +115,7 @@ class ProcessRuntime:
             return missing
         try:
             seen = probes.parse_isolation(
-                await self._try(Boundary(mode=ISOLATED), probes.ISOLATION_COMMAND)
+                await self._run_probe(Boundary(mode=ISOLATED), probes.ISOLATION_COMMAND)
             )
         except LaunchFailed as error:
             # Missing namespaces are the root cause, whichever step failed first.
@@ -136,20 +136,20 @@ class ProcessRuntime:
         if missing := await self.isolation_missing():
             return missing
         # One probe at a time: concurrent callers would all launch the same one.
-        async with self._trying:
+        async with self._probing:
             if folder not in self._layers:
-                found = await self._try_layers(folder)
+                found = await self._probe_layers(folder)
                 # Temporary failures, such as a full disk, are not cached.
                 if found is not None and not found.startswith(REFUSED):
                     return found
                 self._layers[folder] = found
         return self._layers[folder]
 
-    async def _try_layers(self, folder: Path) -> str | None:
+    async def _probe_layers(self, folder: Path) -> str | None:
         try:
             with tempfile.TemporaryDirectory(prefix=probes.FOLDER_PREFIX, dir=folder) as place:
-                order = _order_of_nobody(Path(place))
-                await self._run(replace(order, **probes.write_overlay_tree(Path(place))))
+                order = _make_probe_order(Path(place))
+                await self._run_to_end(replace(order, **probes.write_overlay_tree(Path(place))))
                 return probes.judge_overlay(Path(place))
         except (LaunchFailed, OSError) as error:
             if str(error).startswith(REFUSED) and lacks_mount_right():
@@ -214,7 +214,7 @@ class ProcessRuntime:
             control=init.control,
             early=early,
             # An overlay can be mounted again only once the old init is gone, so a child with one
-            # counts as ended when its init exits, and not at its FREE message.
+            # counts as ended when its init exits, and not at its RECORDED message.
             reaper=None if order.below else server.reaper,
             when_executing=partial(server.make_ahead, init.namespaces),
             at_end=remove_cgroup,
@@ -243,7 +243,7 @@ class ProcessRuntime:
             launcher=child.launcher,
         )
 
-    async def _try(self, boundary: Boundary, argv: tuple[str, ...]) -> str:
+    async def _run_probe(self, boundary: Boundary, argv: tuple[str, ...]) -> str:
         """Run a probe command behind this boundary and return its output.
 
         Raises:
@@ -251,13 +251,13 @@ class ProcessRuntime:
         """
         try:
             with tempfile.TemporaryDirectory(prefix="retinue-") as folder:
-                order = _order_of_nobody(Path(folder))
-                await self._run(replace(order, boundary=boundary, argv=argv))
+                order = _make_probe_order(Path(folder))
+                await self._run_to_end(replace(order, boundary=boundary, argv=argv))
                 return (order.runtime_folder / "stdout.log").read_text()
         except OSError as fault:  # for example a full disk, or no free descriptor
             raise LaunchFailed(f"the probe child could not be started: {fault}") from fault
 
-    async def _run(self, order: LaunchOrder) -> None:
+    async def _run_to_end(self, order: LaunchOrder) -> None:
         """Raises:
         LaunchFailed: the command could not be run, or failed.
         """
@@ -298,7 +298,7 @@ class ProcessRuntime:
         )
 
 
-def _order_of_nobody(folder: Path) -> LaunchOrder:
+def _make_probe_order(folder: Path) -> LaunchOrder:
     """Return the order of a probe child, with a workspace and a runtime folder in `folder`."""
     workspace = folder / "workspace"
     runtime = folder / "runtime"

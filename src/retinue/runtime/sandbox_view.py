@@ -43,7 +43,7 @@ class ChildUsers:
         # Only the superuser can run processes as another user.
         if os.geteuid() != 0:
             return None
-        uid = self._owner(name) or FIRST_UID + zlib.crc32((self._known() + name).encode()) % UIDS
+        uid = self._find_owner(name) or self._derive_uid(name)
         # A user namespace may map only few ids: then all children share this one.
         for each in (uid, OVERFLOW_ID):
             if _is_mapped(each):
@@ -53,7 +53,7 @@ class ChildUsers:
             "users into it (/etc/subuid), or start the steward as an ordinary user"
         )
 
-    def _owner(self, name: str) -> int:
+    def _find_owner(self, name: str) -> int:
         """Return the child user that owns the workspace; 0 if none does."""
         if self._root is None:
             return 0
@@ -64,11 +64,11 @@ class ChildUsers:
             return 0
         return uid if FIRST_UID <= uid < FIRST_UID + UIDS else 0
 
-    def _known(self) -> str:
+    def _derive_uid(self, name: str) -> int:
         if self._salt is None:
             found = os.stat(self._root) if self._root is not None else None
             self._salt = "" if found is None else f"{found.st_dev}:{found.st_ino}/"
-        return self._salt
+        return FIRST_UID + zlib.crc32((self._salt + name).encode()) % UIDS
 
 
 def to_child_order(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.child.gateway_socket import DOOR, PROOF, Listener
-from retinue.runtime.launch_handshake import ask_again
+from retinue.runtime.launch_handshake import fetch_adopted_socket
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_next_steward_gets_the_socket(folder: int, tmp_path: Path) -> None:
 
     async def ask() -> socket.socket | None:
         asyncio.get_running_loop().add_reader(listener.door, listener.answer)
-        return await ask_again(tmp_path)
+        return await fetch_adopted_socket(tmp_path)
 
     found = asyncio.run(ask())
     assert found is not None and found.family == socket.AF_INET

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.child.resource_limits import reached_by_all
+from retinue.child.resource_limits import find_reached_cgroup_limit
 from retinue.core.task_config import Limits
 from retinue.runtime.cgroups import NOTE, ChildCgroups
 
@@ -78,7 +78,8 @@ def test_a_folder_of_another_name_is_never_removed(tmp_path: Path, root: Path) -
 
 
 def test_the_memory_limit_is_named_before_the_process_limit() -> None:
-    said = reached_by_all(MEMORY_AND_PROCESSES, killed=1, unborn=3)
+    said = find_reached_cgroup_limit(MEMORY_AND_PROCESSES, killed=1, forks_refused=3)
     assert said == "the kernel ended a process of it at the memory limit of 64 MB for all of them"
-    assert reached_by_all(MEMORY_AND_PROCESSES, killed=0, unborn=3) == "at the process limit of 20"
-    assert reached_by_all(MEMORY_AND_PROCESSES, killed=0, unborn=0) == ""
+    said = find_reached_cgroup_limit(MEMORY_AND_PROCESSES, killed=0, forks_refused=3)
+    assert said == "at the process limit of 20"
+    assert find_reached_cgroup_limit(MEMORY_AND_PROCESSES, killed=0, forks_refused=0) == ""
