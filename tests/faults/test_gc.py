@@ -149,7 +149,7 @@ def test_a_missing_folder_is_not_stale(tmp_path: Path) -> None:
 def left_behind(root: Root, task: str) -> list[Path]:
     """What is there for a moment while work is taken in, or something tried; long ago."""
     ours = TrustedRepository(Git(), root.task_folder(task) / "repo.git")
-    with ours.copy_index(ours.index_of("one")) as index:
+    with ours.copy_index(ours.get_index("one")) as index:
         pass
     index.touch()
     bases, hashed, sparse = root.path / "bases", ours.objects / "ab", ours.folder / "sparse"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.workspaces.overlay import let_go
+from retinue.workspaces.overlay import detach_workspace
 from support.reader import Reader
 from support.repositories import ISOLATED, Repository, carry_out, die_at, plan, reasons, start, step
 from support.roots import CONFIG, Root, held, sh, until
@@ -329,7 +329,7 @@ def test_bases_go_with_the_last_workspace_over_them(repository: Repository, root
     assert list(bases.iterdir()) == []
     text = [step("one", "echo 1 > one; echo x"), step("two", "cat one", depends_on=["one"])]
     kept = carry_out(root, plan(*text), config=ISOLATED)["task_id"]
-    let_go(root.folder(kept, "one") / "workspace")
+    detach_workspace(root.folder(kept, "one") / "workspace")
     shutil.rmtree(root.folder(kept, "one") / "workspace")
     (root.folder(kept, "two") / "workspace" / "left").touch()
     root.call("gc")  # what `two` is over is itself over what `one` was over

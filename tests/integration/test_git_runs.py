@@ -20,14 +20,14 @@ ASKED = """
 import asyncio, sys
 from pathlib import Path
 from retinue.workspaces.git.git_command import Git, GitTarget
-passing = sys.argv[3] == "passing"
-where = GitTarget(git_dir=Path(sys.argv[1]), tree=Path(sys.argv[2]), passing=passing)
+dies = sys.argv[3] == "dies"
+where = GitTarget(git_dir=Path(sys.argv[1]), tree=Path(sys.argv[2]), dies_with_steward=dies)
 asyncio.run(Git().run(where, "hash-object", "--stdin", stdin=0))
 """
 BOUND_S = 20
 
 
-@pytest.mark.parametrize("kind", ["passing", "kept"])
+@pytest.mark.parametrize("kind", ["dies", "kept"])
 def test_no_git_process_is_left_in_our_trees(tmp_path: Path, kind: str) -> None:
     repository, tree = tmp_path / "repo.git", tmp_path / "tree"
     subprocess.run(["git", "init", "-q", "--bare", str(repository)], check=True)
@@ -37,8 +37,8 @@ def test_no_git_process_is_left_in_our_trees(tmp_path: Path, kind: str) -> None:
         git = _git_below(asking)
         asking.kill()
         asking.wait()
-        assert bool(select.select([git], [], [], BOUND_S if kind == "passing" else 0)[0]) == (
-            kind == "passing"
+        assert bool(select.select([git], [], [], BOUND_S if kind == "dies" else 0)[0]) == (
+            kind == "dies"
         )
         assert asking.stdin is not None
         asking.stdin.close()  # what it waited for has come to its end

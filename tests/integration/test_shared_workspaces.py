@@ -141,7 +141,7 @@ def test_an_incomplete_checkout_is_made_again(stand: Stand) -> None:
     assert not below
 
 
-@pytest.mark.parametrize("point", ["_fill", "_clear_marks", "let_go"])
+@pytest.mark.parametrize("point", ["_fill", "_clear_marks", "detach_workspace"])
 def test_one_that_was_left_half_whole_is_finished_before_anything_else(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -169,9 +169,9 @@ def test_a_folder_that_its_child_locked_is_made_whole_by_one_without_privileges(
     (workspace / "new").mkdir()
     (workspace / "anew").mkdir()
     os.setxattr(workspace / "anew", "user.overlay.opaque", b"y")
-    shutil.copytree(below, overlay.fill_of(workspace))
-    (overlay.fill_of(workspace) / "anew").mkdir()
-    (overlay.fill_of(workspace) / "anew" / "gone").touch()
+    shutil.copytree(below, overlay.get_fill_folder(workspace))
+    (overlay.get_fill_folder(workspace) / "anew").mkdir()
+    (overlay.get_fill_folder(workspace) / "anew" / "gone").touch()
     for name in ("b", "new", "anew", "."):
         (workspace / name).chmod(0)
     lesser = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -192,9 +192,9 @@ def test_where_there_is_no_room_to_make_it_whole_none_is_taken(
     run(stand.joining.lay_out(stand.subagent()))
     edit(stand.workspace())
     with monkeypatch.context() as patched, pytest.raises(StorageFailed):
-        patched.setattr(TrustedRepository, "give_git", full)  # when all files are there
+        patched.setattr(TrustedRepository, "write_git_folder", full)  # when all files are there
         run(stand.joining.make_whole(stand.subagent()))
-    assert not overlay.fill_of(stand.workspace()).exists()
+    assert not overlay.get_fill_folder(stand.workspace()).exists()
     assert run(stand.joining.take_in(stand.subagent())).files == 3
     run(stand.joining.make_whole(stand.subagent()))
     assert held(stand.workspace()) == EDITED
@@ -275,10 +275,10 @@ def test_a_base_is_not_set_aside_once_another_is_made_over_it(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, meanwhile: bool, layers_of_it: int
 ) -> None:
     run(stand.joining.lay_out(stand.subagent()))
-    overlay.let_go(stand.workspace())  # nobody is over it any more
+    overlay.detach_workspace(stand.workspace())  # nobody is over it any more
     stand.repository.write({"new": ""})
     stand.repository.commit("new")
-    run_git, whole = Git.run, SharedCheckouts._whole
+    run_git, whole = Git.run, SharedCheckouts._list_full_bases
 
     async def compare(git: Git, where: Any, *words: str, **more: Any) -> Any:
         if words[0] == "diff-tree":
@@ -291,7 +291,7 @@ def test_a_base_is_not_set_aside_once_another_is_made_over_it(
         return found
 
     monkeypatch.setattr(
-        *((Git, "run", compare) if meanwhile else (SharedCheckouts, "_whole", look))
+        *((Git, "run", compare) if meanwhile else (SharedCheckouts, "_list_full_bases", look))
     )
     below = run(stand.joining.lay_out(stand.subagent("two")))[1]
     assert len(below) == layers_of_it

@@ -32,8 +32,8 @@ from retinue.workspaces.git.task_repository import (
     GIT,
     SEEN_THROUGH,
     TrustedRepository,
-    give_history,
-    give_identity,
+    write_git_history,
+    write_git_identity,
 )
 
 MOST_ANNOUNCED = 32
@@ -174,9 +174,9 @@ class NodeBases:
             if not layered:
                 await self._give_git(ours, workspace, commit, uid)
                 return (), ours.list_lent()
-            overlay.put_over(workspace, self._root / overlay.BASES / commit)
+            overlay.lay_over(workspace, self._root / overlay.BASES / commit)
             below = await self._checkouts.ensure_ready(ours, commit)
-            give_identity(ours.folder, workspace, workspace.parent.name, settings=SEEN_THROUGH)
+            write_git_identity(ours.folder, workspace, workspace.parent.name, settings=SEEN_THROUGH)
             (workspace / GIT / SHALLOW).write_text(f"{commit}\n")
             return below.layers, ours.list_lent()
         except (GitFailed, OSError) as error:
@@ -231,10 +231,10 @@ class NodeBases:
     ) -> None:
         """Give a workspace with all its files a git folder."""
         name = workspace.parent.name
-        index = ours.index_of(f"{workspace.parents[2].name}")
+        index = ours.get_index(f"{workspace.parents[2].name}")
         where = GitTarget(git_dir=ours.folder, index=index)
         await self._git.run(where, "read-tree", commit)
-        give_history(workspace, commit, index)
-        give_identity(ours.folder, workspace, name, settings="")
+        write_git_history(workspace, commit, index)
+        write_git_identity(ours.folder, workspace, name, settings="")
         (workspace / GIT / SHALLOW).write_text(f"{commit}\n")
         index.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ from retinue.runtime.process_runtime import ProcessRuntime
 from retinue.settings import PASSED_ON
 from retinue.workspaces.agent_folder import AGENT_HOME
 from retinue.workspaces.git.git_command import GitFailed
-from retinue.workspaces.git.task_repository import give
+from retinue.workspaces.git.task_repository import chown_tree
 from retinue.workspaces.owned_files import remove_tree
 
 REPORT_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -471,7 +471,7 @@ class NodeAttempt:
             )
         if uid is not None:
             for each in (workspace, *writable):
-                await asyncio.to_thread(give, each, uid)
+                await asyncio.to_thread(chown_tree, each, uid)
         here = str(self.agents)
         there = str(order["from"])
 

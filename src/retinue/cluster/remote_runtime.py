@@ -42,7 +42,7 @@ from retinue.runtime.child_process import read_exit_record
 from retinue.settings import PASSED_ON
 from retinue.workspaces.agent_folder import AGENT_HOME
 from retinue.workspaces.git.git_command import Git
-from retinue.workspaces.git.task_repository import GIT, REPOSITORY, give
+from retinue.workspaces.git.task_repository import GIT, REPOSITORY, chown_tree
 from retinue.workspaces.owned_files import remove_tree
 
 ORDER_S = 5.0
@@ -313,7 +313,7 @@ def _give_to_owner(folder: Path, uid: int) -> None:
     """Make the child's user the owner of an unpacked folder, if the child has its own user."""
     # An ordinary user may not change owners, and has files with a group of another number.
     if uid != os.geteuid():
-        give(folder, uid)
+        chown_tree(folder, uid)
 
 
 def is_own_file(path: Path) -> bool:

@@ -105,7 +105,8 @@ def _read_lines(logs: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-OF_TEAMS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
+# Folders of a team in its workspace, which are not its output.
+TEAM_FOLDERS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
 STDIN = "stdin.txt"  # in runtime/
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
 AGENT_HOME = "agent_home"
@@ -127,7 +128,7 @@ def gather_evidence(folder: str, workspace: Path, contract: Contract, ending: En
     # In a checkout, files of the base cannot be distinguished from those that the child made.
     if finished or contract.outputs.base:
         return evidence
-    return replace(evidence, files=list_left(workspace, OF_TEAMS if contract.team else ()))
+    return replace(evidence, files=list_left(workspace, TEAM_FOLDERS if contract.team else ()))
 
 
 def _read_claims(folder: str, workspace: Path, contract: Contract, ending: Ending) -> Evidence:
@@ -244,7 +245,7 @@ class FolderWorkspace:
                 put(brief, words.encode("utf-8", "replace"), mode=0o444)
             if subagent.contract.stdin:
                 put(f"{folder}/runtime/{STDIN}", subagent.contract.stdin.encode(), mode=0o444)
-            self._take_up(subagent, attempt, words, folder)
+            self._save_conversation(subagent, attempt, words, folder)
             # As late as possible: another child may have replaced a context path in between.
             identities = require_unchanged(subagent.contract.context, self.root)
         except (StorageFailed, OSError) as error:
@@ -344,7 +345,7 @@ class FolderWorkspace:
             return max((int(each[1]) for each in numbers if each), default=0)
         return 0
 
-    def _take_up(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
+    def _save_conversation(self, subagent: Subagent, attempt: int, words: str, folder: str) -> None:
         """Save the conversation so far, for people and for a team that continues it."""
         if subagent.contract.team is None:
             said = {"role": "user", "attempt": attempt, "content": words}
@@ -421,7 +422,7 @@ class FolderWorkspace:
         # After the answer and the report: a reader that finds result.json finds these, too.
         put(f"{folder}/result.json", json_to_text(document).encode())
         if result.status is Status.BLOCKED:
-            self._ask(subagent, result)
+            self._write_gate_note(subagent, result)
 
     def publish_joined(self, subagent: Subagent, result: Result) -> None:
         """Update result and report after the join, which may have failed."""
@@ -467,7 +468,7 @@ class FolderWorkspace:
             self._make(subagent, folder)
         else:
             lay_out(subagent.contract.context, Path(f"{folder}/context"))
-        _set_aside(Path(folder), attempt)
+        _move_previous_attempt(Path(folder), attempt)
 
     def _build_variables(self, subagent: Subagent, attempt: int, base: str) -> dict[str, str]:
         sockets = self._list_sockets(subagent)
@@ -508,7 +509,7 @@ class FolderWorkspace:
             lines += ["", result.answer or "No answer.", ""]
             return "\n".join(lines).encode("utf-8", "replace")
 
-    def _ask(self, subagent: Subagent, result: Result) -> None:
+    def _write_gate_note(self, subagent: Subagent, result: Result) -> None:
         shared = self._tasks / subagent.task / "shared"
         make_folder(shared)
         text = format_gate_note(subagent.task, subagent.gate, result.questions)
@@ -543,7 +544,7 @@ def _put_contract(subagent: Subagent, folder: str) -> None:
     put(f"{folder}/contract.json", subagent.contract_text.encode(), mode=0o444)
 
 
-def _set_aside(folder: Path, attempt: int) -> None:
+def _move_previous_attempt(folder: Path, attempt: int) -> None:
     """Move streams and logs of the previous attempt to attempts/<n>, so that none is mixed up."""
     runtime = folder / "runtime"
     logs = folder / "full_logs"

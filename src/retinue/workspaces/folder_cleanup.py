@@ -11,7 +11,7 @@ from retinue.core.errors import StorageFailed
 from retinue.files import storage_failures, unlock_folders
 from retinue.workspaces.child_files import TreeWalk
 from retinue.workspaces.git.task_repository import NEW
-from retinue.workspaces.overlay import let_go
+from retinue.workspaces.overlay import detach_workspace
 from retinue.workspaces.owned_files import remove_tree
 
 # Temporary files in a task's repository: Retinue's and git's.
@@ -72,7 +72,7 @@ def _sweep(folder: Path, force: bool, removed: list[Path], kept: list[tuple[Path
         if not force and _is_occupied(workspace):
             kept.append((workspace, UNMERGED))
         else:
-            let_go(workspace)
+            detach_workspace(workspace)
             remove_tree(workspace)
             removed.append(workspace)
 

@@ -233,7 +233,7 @@ def _list_layer(top: Path, above: str, left: EntryBudget) -> list[tuple[str, os.
         return []
 
 
-def put_over(workspace: Path, base: Path) -> None:
+def lay_over(workspace: Path, base: Path) -> None:
     """Lay the workspace over the base."""
     layers = workspace.parent / FOLDER
     with storage_failures(layers):
@@ -244,7 +244,7 @@ def put_over(workspace: Path, base: Path) -> None:
         (layers / BASE).symlink_to(os.path.relpath(base, layers))
 
 
-def fill_of(workspace: Path) -> Path:
+def get_fill_folder(workspace: Path) -> Path:
     """Return where the checkout is made that fills the workspace."""
     return workspace.parent / FOLDER / FILL
 
@@ -253,7 +253,7 @@ def make_whole(workspace: Path) -> None:
     """Move all missing files into the workspace and remove its marks; repeating it is harmless.
 
     Whole folders are moved where the workspace has none of that name. The workspace stays an
-    overlay until `let_go` is called.
+    overlay until `detach_workspace` is called.
 
     Raises:
         StorageFailed: the disk refused.
@@ -263,13 +263,13 @@ def make_whole(workspace: Path) -> None:
     with storage_failures(workspace):
         _unlock(str(workspace))
         if not is_filled(workspace):
-            _fill(workspace, fill_of(workspace))
+            _fill(workspace, get_fill_folder(workspace))
             # Before the first whiteout goes: a repeated fill would restore the removed files.
             (workspace.parent / FOLDER / FILLED).touch()
         _clear_marks(workspace)
 
 
-def let_go(workspace: Path) -> None:
+def detach_workspace(workspace: Path) -> None:
     """Detach the workspace from its base."""
     layers = workspace.parent / FOLDER
     with storage_failures(layers):

@@ -66,7 +66,7 @@ def workspace(tmp_path: Path, base: Path) -> Path:
     """A workspace with every kind of change, as the kernel leaves it."""
     workspace = tmp_path / "tasks" / "t" / "agents" / "one" / "workspace"
     workspace.mkdir(parents=True)
-    overlay.put_over(workspace, base)
+    overlay.lay_over(workspace, base)
     for path in ("changed", "anew/back", "deep/er/changed", "deep/new", "file/now", "folder"):
         _write(workspace / path, SEEN[path])
     (workspace / "link").symlink_to("kept")
@@ -94,7 +94,7 @@ def _held(workspace: Path) -> dict[str, str]:
 
 def _make_whole(workspace: Path) -> None:
     """Fill the workspace as `SharedCheckouts` does, from a checkout of its base."""
-    base, fill = overlay.find_base(workspace), overlay.fill_of(workspace)
+    base, fill = overlay.find_base(workspace), overlay.get_fill_folder(workspace)
     if base is None:
         return
     if not overlay.is_filled(workspace):
@@ -104,13 +104,13 @@ def _make_whole(workspace: Path) -> None:
             _write(fill / path, "")
             shutil.copy2(overlay.list_layers(base).find(path) or "", fill / path)
     overlay.make_whole(workspace)
-    overlay.let_go(workspace)
+    overlay.detach_workspace(workspace)
 
 
 def _names_below(base: Path) -> list[str]:
     bare = base.parents[1] / "tasks/t/agents/bare/workspace"  # over the same, with nothing in it
     bare.mkdir(parents=True, exist_ok=True)
-    overlay.put_over(bare, base)
+    overlay.lay_over(bare, base)
     return overlay.list_names(bare, 1000)
 
 

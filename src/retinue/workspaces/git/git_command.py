@@ -125,8 +125,8 @@ class GitTarget:
     git_dir: Path
     tree: Path | None = None
     index: Path | None = None
-    uid: int | None = None  # user who owns the files that git creates; needs `passing`
-    passing: bool = False  # kill git when the steward dies, so that its successor can start over
+    uid: int | None = None  # who owns the files that git creates; needs `dies_with_steward`
+    dies_with_steward: bool = False  # so that the next steward can start over
 
 
 class Git:
@@ -140,12 +140,12 @@ class Git:
         self._environment = environment
         found = shutil.which("git", path=ENVIRONMENT["PATH"])
         self._program = found and os.path.realpath(found)
-        self._as_other = shutil.which("setpriv", path=ENVIRONMENT["PATH"])
+        self._setpriv = shutil.which("setpriv", path=ENVIRONMENT["PATH"])
 
     @property
-    def can_be_other(self) -> bool:
+    def can_switch_user(self) -> bool:
         """Return whether git can create files as another user."""
-        return self._as_other is not None and os.geteuid() == 0
+        return self._setpriv is not None and os.geteuid() == 0
 
     async def run(
         self,
@@ -207,13 +207,13 @@ class Git:
         for name, value in self._settings.items():
             argv += ["-c", f"{name}={value}"]
         argv += words
-        if not isinstance(where, GitTarget) or not where.passing or self._as_other is None:
+        if not isinstance(where, GitTarget) or not where.dies_with_steward or self._setpriv is None:
             return argv
-        other = [self._as_other, "--pdeathsig=KILL"]
+        prefix = [self._setpriv, "--pdeathsig=KILL"]
         if where.uid is not None:
-            other += [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
-            other += [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
-        return [*other, "--", *argv]
+            prefix += [f"--reuid={where.uid}", f"--regid={where.uid}", "--clear-groups"]
+            prefix += [f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"]
+        return [*prefix, "--", *argv]
 
 
 async def gather_both(one: Awaitable[First], other: Awaitable[Second]) -> tuple[First, Second]:

@@ -41,13 +41,13 @@ from retinue.workspaces.git.task_repository import (
     make_empty,
 )
 from retinue.workspaces.git.user_repository import BRANCHES, GitSources, make_author
-from retinue.workspaces.overlay import LowerLayers, find_base, is_filled, let_go, put_over
+from retinue.workspaces.overlay import LowerLayers, detach_workspace, find_base, is_filled, lay_over
 from retinue.workspaces.owned_files import own_folder, put, remove_tree
 from retinue.workspaces.secret_values import require_no_secrets
 
 FOLDER, BASE = "verify", "base"
 PROCESS = "process.json"
-SAID = 2000
+MOST_MESSAGE = 2000  # characters of a check's output
 
 Owner = Callable[[str], int | None]  # returns the user id that a child of this name runs as
 
@@ -77,10 +77,10 @@ class GitChecking:
         under = await self._make_below(subagent, merged.tree, folder / BASE)
         if under is not None:
             make_empty(workspace, find_uid(self._owner, subagent, FOLDER))
-            put_over(workspace, folder / BASE)
+            lay_over(workspace, folder / BASE)
             return replace(order, below=under.layers)
         ours = self._sources.get_repository(subagent.task)
-        index = ours.index_of(f"{subagent.id}.verify")
+        index = ours.get_index(f"{subagent.id}.verify")
         uid = find_uid(self._owner, subagent, FOLDER)
         await ours.check_out(merged.tree, workspace, index, uid)
         index.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class GitChecking:
     async def _make_below(self, subagent: Subagent, tree: str, folder: Path) -> LowerLayers | None:
         """Return layers that show the tree through an empty workspace; None: check it out."""
         base = find_base(self._workspaces.find_workspace(subagent))
-        if base is None or not await self._bases.serve(subagent.contract):
+        if base is None or not await self._bases.can_overlay(subagent.contract):
             return None
         return await self._bases.show(
             self._sources.get_repository(subagent.task), base, tree, folder
@@ -109,7 +109,7 @@ class GitChecking:
         folder = order.runtime_folder.parent
         if order.workspace.parent == folder:
             await asyncio.to_thread(remove_tree, order.workspace)
-            let_go(order.workspace)
+            detach_workspace(order.workspace)
             await asyncio.to_thread(remove_tree, folder / BASE)
 
     def read_message(self, order: LaunchOrder) -> str:
@@ -117,7 +117,7 @@ class GitChecking:
             read_answer(order.runtime_folder, name).text or ""
             for name in ("stdout.log", "stderr.log")
         ]
-        return "\n".join(filter(None, pieces)).strip()[-SAID:]
+        return "\n".join(filter(None, pieces)).strip()[-MOST_MESSAGE:]
 
     def read_error_output(self, order: LaunchOrder) -> str:
         return read_error_output(order.runtime_folder)
@@ -181,7 +181,7 @@ class GitJoining:
         base = find_base(workspace)
         new = not contract.continues and not ours.is_laid_out(workspace, own.name)
         # An overlay workspace where the kernel allows it: laying it out copies no file.
-        if (base or new) and not is_filled(workspace) and await self._bases.serve(contract):
+        if (base or new) and not is_filled(workspace) and await self._bases.can_overlay(contract):
             own_folder(own)
             commit = base.name if base else contract.outputs.base
             under = await self._bases.lay_out(ours, workspace, commit, uid)
@@ -265,7 +265,7 @@ class GitJoining:
             under = await self._bases.ensure_ready(ours, base.name)
             taking = OverlayImport(self._git, ours, workspace, under, contract)
             return await taking.take_in(base.name, self._bases.read_submodules(base.name))
-        index = ours.index_of(workspace.parent.name)
+        index = ours.get_index(workspace.parent.name)
         if not index.exists():
             raise JoinFailed("the starting commit of its workspace is unknown", reason=REFUSED)
         # Not the child's own index, in which it could mark changed files as unchanged.

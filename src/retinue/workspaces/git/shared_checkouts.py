@@ -33,8 +33,8 @@ from retinue.workspaces.git.merge_rules import ChangedFile
 from retinue.workspaces.git.task_repository import (
     GIT,
     TrustedRepository,
-    give_history,
-    give_overlaid,
+    make_overlay_workspace,
+    write_git_history,
 )
 from retinue.workspaces.overlay import BASES, ON, TREE, LowerLayers
 from retinue.workspaces.owned_files import is_stale, remove_tree
@@ -59,7 +59,7 @@ async def derive(
     Raises:
         GitFailed, StorageFailed: why it could not be made.
     """
-    _begin(making, on)
+    _link_to_base(making, on)
     words = ("diff-tree", "-r", "-z", "--raw", "--no-renames", on.name, treeish)
     said = await git.run(ours.where, *words, accept=(0, 128))
     changed = list(parse_diff(said.out))
@@ -68,7 +68,7 @@ async def derive(
     brought = [each for each in changed if not each.is_gone]
     if brought:
         where = GitTarget(
-            git_dir=ours.folder, tree=making / TREE, index=making / PART, passing=True
+            git_dir=ours.folder, tree=making / TREE, index=making / PART, dies_with_steward=True
         )
         await git.run(
             where, "update-index", "-z", "--index-info", stdin=_format_index_lines(brought)
@@ -77,7 +77,9 @@ async def derive(
             return False  # git rejected a name; a full checkout reports which
         await git.run(where, "checkout-index", "--all", "--quiet")
         (making / PART).unlink()
-    await _mark(git, ours, treeish, making / TREE, [each.path for each in changed if each.is_gone])
+    await _make_whiteouts(
+        git, ours, treeish, making / TREE, [each.path for each in changed if each.is_gone]
+    )
     if indexed:
         with storage_failures(making):
             shutil.copyfile(on / INDEX, making / INDEX)
@@ -88,7 +90,7 @@ async def derive(
     return True
 
 
-def _begin(making: Path, on: Path) -> None:
+def _link_to_base(making: Path, on: Path) -> None:
     """Create the folder and its link to the lower base."""
     with storage_failures(making):
         # The link comes first: garbage collection keeps a base that a link points to.
@@ -109,7 +111,7 @@ def _is_simple(changed: Sequence[ChangedFile]) -> bool:
     )
 
 
-async def _mark(
+async def _make_whiteouts(
     git: Git, ours: TrustedRepository, treeish: str, tree: Path, gone: Collection[str]
 ) -> None:
     """Create a whiteout for each removed file, or for the topmost folder that has become empty."""
@@ -168,7 +170,7 @@ class SharedCheckouts:
         self._missing = missing
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def serve(self, contract: Contract) -> bool:
+    async def can_overlay(self, contract: Contract) -> bool:
         """Return whether a subagent with this contract can have an overlay workspace.
 
         Only the subagent's own process sees all files there. A subagent that lends files of its
@@ -190,9 +192,9 @@ class SharedCheckouts:
         """
         if not overlay.is_over(workspace, self._folder / commit):
             # The link to the base comes first: it protects the base from garbage collection.
-            overlay.put_over(workspace, self._folder / commit)
+            overlay.lay_over(workspace, self._folder / commit)
             await self._make(ours, commit)
-            give_overlaid(ours.folder, workspace, uid)
+            make_overlay_workspace(ours.folder, workspace, uid)
         return await self.ensure_ready(ours, commit)
 
     async def ensure_ready(self, ours: TrustedRepository, commit: str) -> LowerLayers:
@@ -213,17 +215,17 @@ class SharedCheckouts:
         base = overlay.find_base(workspace)
         if base is None:
             return
-        fill = overlay.fill_of(workspace)
+        fill = overlay.get_fill_folder(workspace)
         name = workspace.parent.name
         try:
             if not overlay.is_filled(workspace):
-                await ours.check_out(base.name, fill, ours.index_of(name), uid)
-                ours.give_git(fill, base.name, name, uid)
+                await ours.check_out(base.name, fill, ours.get_index(name), uid)
+                ours.write_git_folder(fill, base.name, name, uid)
             await asyncio.to_thread(overlay.make_whole, workspace)
         except (GitFailed, StorageFailed):  # free the space again: the disk may be full
             await asyncio.to_thread(remove_tree, fill)
             raise
-        await asyncio.to_thread(overlay.let_go, workspace)
+        await asyncio.to_thread(overlay.detach_workspace, workspace)
 
     def read_submodules(self, commit: str) -> dict[str, str]:
         """Return the paths of the submodules, with their commits."""
@@ -244,19 +246,19 @@ class SharedCheckouts:
                 await ours.check_out(commit, making / TREE, making / INDEX, None)
             where = GitTarget(git_dir=ours.folder, index=making / INDEX)
             listed = (await self._git.run(where, "ls-files", "--stage", "-z")).out
-            give_history(making / TREE, commit, making / INDEX)
+            write_git_history(making / TREE, commit, making / INDEX)
             # The base gets its final name only when complete, so a crash leaves no partial base.
             _finish(making, place, dict(_parse_submodules(listed)))
 
     async def _derive(self, ours: TrustedRepository, commit: str, making: Path) -> bool:
         """Try to make the base over another one, the newest first; return whether that worked."""
-        for on in await asyncio.to_thread(self._whole):
+        for on in await asyncio.to_thread(self._list_full_bases):
             # Check again right before use: garbage collection may have removed it since.
             if _is_sound(on) and await derive(self._git, ours, on, commit, making, indexed=True):
                 return True
         return False
 
-    def _whole(self) -> list[Path]:
+    def _list_full_bases(self) -> list[Path]:
         """Return the full bases, the newest first."""
         found = [each for each in self._folder.iterdir() if not each.name.startswith(".")]
         whole = [each for each in found if _is_sound(each) and not overlay.find_lower_base(each)]

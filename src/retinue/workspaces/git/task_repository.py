@@ -70,7 +70,7 @@ GIT, NEW = ".git", ".workspace.new"
 SEEN_THROUGH = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n"
 
 
-def give_history(tree: Path, base: str, index: Path) -> None:
+def write_git_history(tree: Path, base: str, index: Path) -> None:
     """Write the part of a git folder that is the same for all workspaces of this commit."""
     inner = tree / GIT
     with storage_failures(inner):
@@ -86,7 +86,7 @@ def give_history(tree: Path, base: str, index: Path) -> None:
         shutil.copyfile(index, inner / "index")
 
 
-def give_identity(ours: Path, workspace: Path, name: str, *, settings: str) -> None:
+def write_git_identity(ours: Path, workspace: Path, name: str, *, settings: str) -> None:
     """Write the part of a git folder that belongs to one workspace: author and object paths.
 
     Args:
@@ -104,13 +104,13 @@ def give_identity(ours: Path, workspace: Path, name: str, *, settings: str) -> N
         (inner / "objects/info/alternates").write_bytes(read)
 
 
-def give_overlaid(ours: Path, workspace: Path, uid: int | None) -> None:
+def make_overlay_workspace(ours: Path, workspace: Path, uid: int | None) -> None:
     """Create an overlay workspace that holds only its own part of a git folder."""
     making = workspace.with_name(NEW)
     make_empty(making, uid)
-    give_identity(ours, making, workspace.parent.name, settings=SEEN_THROUGH)
+    write_git_identity(ours, making, workspace.parent.name, settings=SEEN_THROUGH)
     if uid is not None:
-        give(making / GIT, uid)
+        chown_tree(making / GIT, uid)
     put_in_place(making, workspace)
 
 
@@ -154,8 +154,8 @@ def read_alternates(objects: Path) -> bytes:
     return b"".join(path + b"\n" for path in found)
 
 
-def give(top: Path, uid: int) -> None:
-    """Give everything below `top` to that user; links themselves, never their targets."""
+def chown_tree(top: Path, uid: int) -> None:
+    """Make that user the owner of a tree; links themselves change owners, never their targets."""
     with storage_failures(top):
         os.chown(top, uid, uid, follow_symlinks=False)
         for folder, folders, files in os.walk(top):
@@ -218,7 +218,7 @@ class TrustedRepository:
             return repository
         return Path(os.path.normpath(self.objects.resolve() / os.fsdecode(line))).parent
 
-    def index_of(self, name: str) -> Path:
+    def get_index(self, name: str) -> Path:
         return self.folder / "indexes" / name
 
     @contextmanager
@@ -254,10 +254,15 @@ class TrustedRepository:
             GitFailed: git failed.
             StorageFailed: the disk refused.
         """
-        born_so = uid is not None and self._git.can_be_other
+        created_as_user = uid is not None and self._git.can_switch_user
         _clear(folder, index, uid)
-        who = uid if born_so else None
-        where = GitTarget(git_dir=self.folder, tree=folder, index=index, uid=who, passing=True)
+        where = GitTarget(
+            git_dir=self.folder,
+            tree=folder,
+            index=index,
+            uid=uid if created_as_user else None,
+            dies_with_steward=True,
+        )
         # More workers bring little on one disk.
         at_once = min(4, os.cpu_count() or 1)
         words = ("-c", f"checkout.workers={at_once}", "read-tree", "-u", "--reset", commit)
@@ -266,8 +271,8 @@ class TrustedRepository:
                 await self._git.run(replace(where, git_dir=git_dir), *SPARSE_WORDS, *words)
         else:
             await self._git.run(where, *words)
-        if uid is not None and not born_so:
-            give(folder, uid)
+        if uid is not None and not created_as_user:
+            chown_tree(folder, uid)
         elif uid is not None:
             # git created the index as the child's user, who must not own it.
             os.chown(index, os.geteuid(), os.getegid())
@@ -286,7 +291,7 @@ class TrustedRepository:
         finally:
             remove_tree(part.folder)
 
-    def give_git(
+    def write_git_folder(
         self,
         workspace: Path,
         base: str,
@@ -295,13 +300,15 @@ class TrustedRepository:
         patterns: tuple[str, ...] = (),
     ) -> None:
         """Give the workspace a git folder of its own, which Retinue never reads again."""
-        give_history(workspace, base, self.index_of(name))
-        give_identity(self.folder, workspace, name, settings=SPARSE_SETTINGS if patterns else "")
+        write_git_history(workspace, base, self.get_index(name))
+        write_git_identity(
+            self.folder, workspace, name, settings=SPARSE_SETTINGS if patterns else ""
+        )
         if patterns:
             with storage_failures(workspace):
                 write_sparse_patterns(workspace / GIT, patterns)
         if uid is not None:
-            give(workspace / GIT, uid)
+            chown_tree(workspace / GIT, uid)
 
     def list_lent(self) -> tuple[Path, ...]:
         """Return the object folders that a child's git may read, but not write."""
@@ -321,12 +328,12 @@ class TrustedRepository:
         if self.is_laid_out(workspace, name):
             return
         making = workspace.with_name(NEW)
-        await self.check_out(base, making, self.index_of(name), uid, patterns)
-        self.give_git(making, base, name, uid, patterns)
+        await self.check_out(base, making, self.get_index(name), uid, patterns)
+        self.write_git_folder(making, base, name, uid, patterns)
         put_in_place(making, workspace)
 
     def is_laid_out(self, workspace: Path, name: str) -> bool:
-        return workspace.is_dir() and self.index_of(name).exists()
+        return workspace.is_dir() and self.get_index(name).exists()
 
 
 def _clear(folder: Path, index: Path, uid: int | None) -> None:

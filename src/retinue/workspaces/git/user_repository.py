@@ -236,7 +236,7 @@ class GitSources:
         if not dirty:
             return source
         theirs = Path(source.git_dir) / "index"
-        index = ours.index_of("dirty")
+        index = ours.get_index("dirty")
         where = GitTarget(git_dir=Path(source.git_dir), tree=Path(source.top), index=index)
         # New objects go into the task's repository, not into the user's.
         run = partial(self._owners.run, where, environment={OBJECTS: str(ours.objects)})
