@@ -75,7 +75,9 @@ def build_launch(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
     check_tools(profile, request.tools)
     # By the profile, not its name: a user may call an ACP agent "codex".
     known = find_profile(profile.name) is profile
-    compile_agent = _COMPILERS.get(profile.name, _compile_own) if known else _compile_own
+    compile_agent = (
+        _COMPILERS.get(profile.name, _compile_configured) if known else _compile_configured
+    )
     launch = compile_agent(profile, request)
     # Complete, so that nothing of the steward's or the team's environment reaches the agent.
     common = {
@@ -191,9 +193,9 @@ def _compile_claude(profile: AgentProfile, request: LaunchRequest) -> AgentLaunc
         headers = {"Authorization": f"Bearer {server.token}"}
         entry = {"type": "http", "url": server.url, "headers": headers}
         # In a file: every process of the child can read the words of a command.
-        listed = f"{request.home}/claude-servers.json"
-        files[listed] = json.dumps({"mcpServers": {SERVER: entry}})
-        words += ["--mcp-config", listed]
+        servers = f"{request.home}/claude-servers.json"
+        files[servers] = json.dumps({"mcpServers": {SERVER: entry}})
+        words += ["--mcp-config", servers]
     environment = {
         "CLAUDE_CONFIG_DIR": f"{request.home}/claude",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -345,7 +347,7 @@ def _compile_opencode(profile: AgentProfile, request: LaunchRequest) -> AgentLau
         "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
-        **_find_xdg_folders(request),
+        **_make_xdg_variables(request),
     }
     settings = f"{request.home}/config/opencode"
     # It installs this package from npm for plugins, of which it has none, unless a lock file says
@@ -395,7 +397,7 @@ def _compile_goose(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch
         "GOOSE_TELEMETRY_OFF": "1",
         "GOOSE_DISABLE_SESSION_NAMING": "true",  # else one more request for a title
         "GOOSE_PROVIDER_SKIP_BACKOFF": "true",  # the gateway waits where that helps
-        **_find_xdg_folders(request),
+        **_make_xdg_variables(request),
     }
     folder = f"{request.home}/config/goose"
     files = {}
@@ -454,7 +456,7 @@ def _compile_copilot(profile: AgentProfile, request: LaunchRequest) -> AgentLaun
     )
 
 
-def _compile_own(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
+def _compile_configured(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
     values = {
         "base_url": request.base_url,
         "token": request.token,
@@ -465,16 +467,16 @@ def _compile_own(profile: AgentProfile, request: LaunchRequest) -> AgentLaunch:
 
     def fill_in(text: str) -> str:
         # One pass, so that a value which looks like a name is not filled in again.
-        return _NAMED.sub(lambda found: values[found.group(1)], text)
+        return _PLACEHOLDER.sub(lambda found: values[found.group(1)], text)
 
     return AgentLaunch(
         argv=(*request.program, *map(fill_in, profile.argv)),
-        environment=_find_xdg_folders(request)
+        environment=_make_xdg_variables(request)
         | {name: fill_in(value) for name, value in profile.environment},
     )
 
 
-def _find_xdg_folders(request: LaunchRequest) -> dict[str, str]:
+def _make_xdg_variables(request: LaunchRequest) -> dict[str, str]:
     return {
         "XDG_DATA_HOME": f"{request.home}/data",
         "XDG_STATE_HOME": f"{request.home}/state",
@@ -496,7 +498,7 @@ def _toml_table(entries: Mapping[str, str]) -> str:
     return "{" + ",".join(f"{key}={value}" for key, value in entries.items()) + "}"
 
 
-_NAMED = re.compile(r"\{(base_url|token|model|home|cwd)\}")
+_PLACEHOLDER = re.compile(r"\{(base_url|token|model|home|cwd)\}")
 # Beside these it has subagents, web access, schedules and messages to other sessions.
 _CLAUDE_USUAL = ("Bash", "Edit", "Glob", "Grep", "NotebookEdit", "Read", "TaskStop", "Write")
 _GEMINI_NATIVE = (

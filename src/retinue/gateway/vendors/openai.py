@@ -266,8 +266,7 @@ class OpenAI(Vendor):
         source |= {name: text for name, text in thoughts.items() if text}
         if calls:
             source["tool_calls"] = [
-                _format_call(call.id, call.tool, dict(call.arguments)) | each["more"]
-                for call, each in zip(calls, pieces, strict=True)
+                _format_call(call) | each["more"] for call, each in zip(calls, pieces, strict=True)
             ]
         return Reply(
             text=THOUGHT_ALOUD.sub("", words),
@@ -280,8 +279,7 @@ class OpenAI(Vendor):
         chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         delta: Document = {"role": "assistant", "content": text}
         if call is not None:
-            piece = _format_call(call.id, call.tool, dict(call.arguments))
-            delta = {"role": "assistant", "tool_calls": [piece | {"index": 0}]}
+            delta = {"role": "assistant", "tool_calls": [_format_call(call) | {"index": 0}]}
         last = {"index": 0, "delta": {}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         return [
@@ -308,17 +306,15 @@ def _format_message(turn: Turn) -> Document:
         return turn.source
     message: Document = {"role": "assistant", "content": turn.text or None}
     if turn.calls:
-        message["tool_calls"] = [
-            _format_call(each.id, each.tool, dict(each.arguments)) for each in turn.calls
-        ]
+        message["tool_calls"] = [_format_call(call) for call in turn.calls]
     elif not turn.text:
         message["content"] = NOTHING
     return message
 
 
-def _format_call(call_id: str, tool: str, arguments: Document) -> Document:
-    function = {"name": tool, "arguments": json.dumps(arguments)}
-    return {"id": call_id, "type": "function", "function": function}
+def _format_call(call: Call) -> Document:
+    function = {"name": call.tool, "arguments": json.dumps(dict(call.arguments))}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _join_text(content: Any) -> str:
