@@ -219,10 +219,10 @@ class NodeBases:
             os.lseek(file.fileno(), 0, os.SEEK_SET)
             where = GitTarget(git_dir=ours.folder)
             await self._git.run(where, *words, stdin=file.fileno(), seconds=PACK_SECONDS)
-        for where_in, _, files in os.walk(ours.objects):
-            os.chmod(where_in, 0o755)
+        for place, _, files in os.walk(ours.objects):
+            os.chmod(place, 0o755)
             for each in files:
-                os.chmod(os.path.join(where_in, each), 0o444)
+                os.chmod(os.path.join(place, each), 0o444)
         make_folder(have.parent)
         have.touch()
 
@@ -231,7 +231,7 @@ class NodeBases:
     ) -> None:
         """Give a workspace with all its files a git folder."""
         name = workspace.parent.name
-        index = ours.get_index(f"{workspace.parents[2].name}")
+        index = ours.get_index(workspace.parents[2].name)  # named as the attempt
         where = GitTarget(git_dir=ours.folder, index=index)
         await self._git.run(where, "read-tree", commit)
         write_git_history(workspace, commit, index)

@@ -74,8 +74,8 @@ class LiveSender:
     def send_again(self, have: Mapping[str, int] | None = None) -> None:
         """Send what the steward lacks; small files, which may have been replaced, are sent whole.
 
-        Args: have: how much of each file the steward has. Without it, it is let know how much
-            there is, so that it can ask for what it lacks.
+        Args: have: how much of each file the steward has. Without it, the last byte of each large
+            file is sent: if the steward sees a gap before it, it asks again with `have`.
         """
         for path, (inode, at, changed) in list(self._known.items()):
             got = at - 1 if have is None else have.get(path, 0)

@@ -55,7 +55,7 @@ class NodePorts(Protocol):
     connection: HubConnection
     blobs: BlobStore
     watches: FolderWatches
-    book: NodeDatabase
+    database: NodeDatabase
     runtime: ProcessRuntime
     bases: NodeBases
     root: Path
@@ -70,13 +70,13 @@ class NodePorts(Protocol):
 class NodeAttempt:
     """Driver of one accepted order."""
 
-    def __init__(self, node: NodePorts, booked: AcceptedOrder, files: bytes = b"") -> None:
+    def __init__(self, node: NodePorts, entry: AcceptedOrder, files: bytes = b"") -> None:
         self._node = node
-        self.key = AttemptKey.parse(booked.key)
-        self._revision = booked.revision
-        self.secret = booked.secret
-        self.epoch = booked.epoch
-        self.order: dict[str, Any] = json.loads(booked.head)
+        self.key = AttemptKey.parse(entry.key)
+        self._revision = entry.revision
+        self.secret = entry.secret
+        self.epoch = entry.epoch
+        self.order: dict[str, Any] = json.loads(entry.head)
         self._files = files
         self._go = asyncio.Event()
         self._up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -152,12 +152,12 @@ class NodeAttempt:
             self._node.failpoint("node_prepared")
             child = self._child = await self._node.runtime.launch(launch)
             identity = json.dumps(asdict(child.identity))
-            self._node.book.note_process(str(self.key), identity)
+            self._node.database.note_process(str(self.key), identity)
             if launch.listens:
                 await self._serve_models(child)
             ran = await self._wait_go()
             if ran:
-                self._node.book.note_released(str(self.key))
+                self._node.database.note_released(str(self.key))
                 self._node.failpoint("node_released")
                 ran = await self._execute(child)
             else:
@@ -235,16 +235,16 @@ class NodeAttempt:
             await self._live.close()
         self._node.failpoint("node_exited")
         sealed = await self._pack_end(kind, error)
-        await self._book_end(sealed)
+        await self._store_end(sealed)
         self._node.failpoint("node_booked_end")
         await self.report(sealed)
 
-    async def _book_end(self, sealed: bytes) -> None:
+    async def _store_end(self, sealed: bytes) -> None:
         """Write the end to the node's database; retry until the disk accepts it."""
         told = False
         while True:
             try:
-                self._node.book.note_ended(str(self.key), sealed)
+                self._node.database.note_ended(str(self.key), sealed)
                 return
             except StorageFailed as error:
                 if not told:
@@ -269,7 +269,7 @@ class NodeAttempt:
         return seal(self.secret, messages.encode(head))
 
     async def put_files_again(self) -> bool:
-        """Store the files of a booked end again, which the hub has dropped; return whether it has.
+        """Store the files of a stored end again, which the hub has dropped; return whether it has.
 
         The same files are packed to the same bytes, so the end refers to them as before.
         """
@@ -390,7 +390,7 @@ class NodeAttempt:
 
     def forget(self) -> None:
         """Remove the entry and the files: the steward has recorded the end."""
-        self._node.book.forget(str(self.key))
+        self._node.database.forget(str(self.key))
         if self.folder.exists():
             remove_tree(self.folder)
 
@@ -399,7 +399,7 @@ class NodeAttempt:
         self._revision = revision
         # A full disk is no reason to keep an end back: the hub has the revision as well.
         with suppress(StorageFailed):
-            self._node.book.note_revision(str(self.key), revision)
+            self._node.database.note_revision(str(self.key), revision)
 
     async def _wait_go(self) -> bool:
         """Wait for `go`; return False if it did not come in time, or a stop came first."""
@@ -555,11 +555,11 @@ def _make_missing(folders: Sequence[Path]) -> None:
             make_folder(folder)
 
 
-def read_process(booked: AcceptedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
+def read_process(entry: AcceptedOrder, runtime: ProcessRuntime, root: Path) -> Child | None:
     """Return the living process of an accepted order, or None."""
-    if not booked.identity:
+    if not entry.identity:
         return None
-    order = json.loads(booked.head)
-    nonce = AttemptKey.parse(booked.key).nonce
+    order = json.loads(entry.head)
+    nonce = AttemptKey.parse(entry.key).nonce
     folder = root / "tasks" / nonce / "agents" / str(order["folder"]) / "runtime"
-    return runtime.adopt(ProcessIdentity(**json.loads(booked.identity)), folder)
+    return runtime.adopt(ProcessIdentity(**json.loads(entry.identity)), folder)

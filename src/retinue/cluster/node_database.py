@@ -81,7 +81,7 @@ class NodeDatabase:
         original may be serving.
         """
         row = self._db.execute("SELECT place FROM lease").fetchone()
-        # A book of an earlier version does not say where it was.
+        # A database of an earlier version does not say where it was.
         return row is not None and row[0] in ("", self._describe_place())
 
     def _describe_place(self) -> str:

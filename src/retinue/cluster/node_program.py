@@ -56,12 +56,12 @@ MOST_RENEWALS = 3  # seen of a lease that should have ended; a killed program ma
 PROGRAMS = ("claude", "codex", "gemini", "opencode", "aider", "cursor-agent", "docker", "git")
 
 
-def count_margin_s(lease_s: float) -> float:
+def compute_margin_s(lease_s: float) -> float:
     """Return how long before the end of the lease children are ended, for clocks and delays."""
     return min(5.0, lease_s / 5)
 
 
-def count_renewal_s(lease_s: float) -> float:
+def compute_renewal_s(lease_s: float) -> float:
     return lease_s / 10
 
 
@@ -102,7 +102,7 @@ class Node:
         self.lease_s = membership.address.lease_s
         self.lease_file = root / "lease"
         self._lock = _lock(root)
-        self.book = NodeDatabase(root / "node.db")
+        self.database = NodeDatabase(root / "node.db")
         self.connection = HubConnection(membership.address, complain)
         self.blobs = BlobStore(self.connection)
         self.watches = FolderWatches()
@@ -113,10 +113,10 @@ class Node:
         self._attempts: dict[str, NodeAttempt] = {}
         self._accepting: dict[AttemptKey, int] = {}  # orders that are being accepted; memory in MB
         self._tasks: set[asyncio.Task[None]] = set()
-        self._epoch = self.book.read_epoch()
+        self._epoch = self.database.read_epoch()
         # Stewards remember the key, so it lasts as long as the membership.
-        self._box = membership.secret
-        self._public = find_public_key(self._box).hex()
+        self._private_key = membership.secret
+        self._public_key = find_public_key(self._private_key).hex()
         self._revision = 0
         self._isolation: str | None = None
         self._layers = False
@@ -141,7 +141,7 @@ class Node:
         await self.connection.open(patient=True)
         self.connection.on_reconnect(self._on_reconnect)
         try:
-            await self._take_up()
+            await self._resume_or_begin_epoch()
             await self.connection.subscribe(f"node.{self.identity}.order", self._on_order)
             await self.connection.subscribe(f"node.{self.identity}.control", self._on_control)
             await self.connection.subscribe(f"node.{self.identity}.drain", self._on_drain)
@@ -158,7 +158,7 @@ class Node:
             self.watches.close()
             await self.connection.close()
             self.runtime.close()
-            self.book.close()
+            self.database.close()
             os.close(self._lock)
 
     async def _wait_stop(self, stopping: asyncio.Event, renewal: asyncio.Task[None]) -> None:
@@ -211,14 +211,14 @@ class Node:
                     await self.connection.swap(
                         subject, b"", own[1], headers={"KV-Operation": "DEL"}
                     )
-            self.book.write_epoch("")
+            self.database.write_epoch("")
 
     # The lease.
 
-    async def _take_up(self) -> None:
+    async def _resume_or_begin_epoch(self) -> None:
         """Continue the last epoch; if the hub has another one, end all children and begin anew."""
         subject = f"$KV.nodes.{self.identity}"
-        booked = self.book.list_orders()
+        entries = self.database.list_orders()
         renewals: set[int] = set()
         while True:
             try:
@@ -234,12 +234,13 @@ class Node:
                 break
             assert stored is not None
             same = self._epoch and known.epoch == self._epoch
-            if same and self.book.is_epoch_of_this_place():
+            if same and self.database.is_epoch_of_this_place():
                 self._revision = stored.revision
-                self._resume(booked)
+                self._resume(entries)
                 return
-            # The machine was restarted, the book was lost, or another program has this membership.
-            # Children of that epoch may be running elsewhere: wait until its lease is over.
+            # The machine was restarted, the database was lost, or another program has this
+            # membership. Children of that epoch may be running elsewhere: wait until its lease is
+            # over.
             if not renewals:
                 self.complain(
                     f"waiting until the earlier lease of this node is over: at most "
@@ -248,19 +249,19 @@ class Node:
             renewals.add(stored.revision)
             if len(renewals) > MOST_RENEWALS:
                 raise _make_in_use()
-            await asyncio.sleep(count_renewal_s(self.lease_s))
-        for each in booked:
+            await asyncio.sleep(compute_renewal_s(self.lease_s))
+        for each in entries:
             child = read_process(each, self.runtime, self.root)
             if child is not None:
                 child.kill()
                 await child.wait_ended()
         await self._begin_epoch(stored.revision if stored is not None else 0)
-        self._resume(booked)
+        self._resume(entries)
 
     async def _begin_epoch(self, last: int) -> None:
         """Take a new lease; all children of earlier ones have ended."""
         self._epoch = os.urandom(4).hex()
-        self.book.write_epoch(self._epoch)
+        self.database.write_epoch(self._epoch)
         while True:
             sent = read_boottime_ms()
             try:
@@ -275,7 +276,7 @@ class Node:
                 stored = await self._read_own()
                 last = stored[1] if stored else 0
             except HubUnreachable:
-                await asyncio.sleep(count_renewal_s(self.lease_s))
+                await asyncio.sleep(compute_renewal_s(self.lease_s))
         self._extend(sent)
 
     async def _read_own(self) -> tuple[NodeRecord | None, int] | None:
@@ -292,7 +293,7 @@ class Node:
 
     def _extend(self, sent_ms: int) -> None:
         """Let children run until the lease ends, counted from when the renewal was sent."""
-        until = sent_ms + round(1000 * (self.lease_s - count_margin_s(self.lease_s)))
+        until = sent_ms + round(1000 * (self.lease_s - compute_margin_s(self.lease_s)))
         descriptor = os.open(self.lease_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(descriptor, until.to_bytes(8, "little"), 0)
@@ -300,7 +301,7 @@ class Node:
             os.close(descriptor)
 
     async def _keep_lease(self) -> None:
-        pause = count_renewal_s(self.lease_s)
+        pause = compute_renewal_s(self.lease_s)
         failed = False
         while True:
             # A change during the renewal is told by the next one, which follows at once.
@@ -319,7 +320,7 @@ class Node:
                     self.complain("the lease is renewed again")
                 failed = False
             except SwapRefused:
-                await self._find_out()
+                await self._check_refused_renewal()
                 continue
             except HubUnreachable as error:
                 # Children end by themselves when the lease is over.
@@ -330,7 +331,7 @@ class Node:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
 
-    async def _find_out(self) -> None:
+    async def _check_refused_renewal(self) -> None:
         """Find out why a renewal was refused: its acknowledgement was lost, or the lease was."""
         try:
             stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
@@ -367,7 +368,7 @@ class Node:
             isolation=" ".join((self._isolation or "").split())[: messages.LONGEST_TEXT],
             layers=self._layers,
             version=VERSION,
-            box=self._public,
+            box=self._public_key,
             speaks=(PROTOCOL, PROTOCOL),
             memory_mb=self._options.memory_mb,
             bases=self.bases.list_known(),
@@ -384,8 +385,8 @@ class Node:
 
     # Orders.
 
-    def _resume(self, booked: Sequence[AcceptedOrder]) -> None:
-        for each in booked:
+    def _resume(self, entries: Sequence[AcceptedOrder]) -> None:
+        for each in entries:
             attempt = NodeAttempt(self, each)
             if each.ended is not None:
                 self._begin(attempt, attempt.report(each.ended))
@@ -422,7 +423,7 @@ class Node:
         for running in list(self._attempts.values()):
             running.send_again()
             await running.drop_connections()
-        for each in self.book.list_orders():
+        for each in self.database.list_orders():
             if each.ended is not None and each.key not in self._attempts:
                 attempt = NodeAttempt(self, each)
                 self._begin(attempt, attempt.report(each.ended))
@@ -431,7 +432,7 @@ class Node:
         self._start(self._take_order(message))
 
     async def _take_order(self, message: Msg) -> None:
-        head, payload = messages.decode(unseal_from_box(self._box, message.data))
+        head, payload = messages.decode(unseal_from_box(self._private_key, message.data))
         key = AttemptKey.parse(str(head["key"]))
         secret = bytes.fromhex(str(head["secret"]))
 
@@ -459,7 +460,7 @@ class Node:
     async def _accept(
         self, head: dict[str, Any], payload: bytes, key: AttemptKey, secret: bytes
     ) -> tuple[NodeAttempt, int]:
-        """Accept an order in the hub and enter it into the book; return it and its revision.
+        """Accept an order in the hub and enter it into the database; return it and its revision.
 
         Raises:
             RetinueError, ValueError, KeyError, TypeError: it is not accepted.
@@ -476,15 +477,15 @@ class Node:
         # From here to `_begin` nothing waits, so that the lease cannot be lost in between.
         if self._epoch != epoch:
             raise InvalidMessage("the order is for an earlier epoch of this node")
-        booked = AcceptedOrder(
+        entry = AcceptedOrder(
             key=str(key),
             epoch=epoch,
             revision=revision,
             secret=secret,
             head=json.dumps(order).encode(),
         )
-        attempt = NodeAttempt(self, booked, files)
-        self.book.accept(booked)
+        attempt = NodeAttempt(self, entry, files)
+        self.database.accept(entry)
         return attempt, revision
 
     def _list_running(self) -> list[NodeAttempt]:
@@ -498,7 +499,7 @@ class Node:
             return "the order has another version"
         if self._state != "up":
             return "the node is draining"
-        known = str(key) in self._attempts or self.book.find(str(key)) is not None
+        known = str(key) in self._attempts or self.database.find(str(key)) is not None
         if known or key in self._accepting:
             return "the order was accepted before"
         taken = [(each.key, each.memory_mb) for each in self._list_running()]
@@ -523,15 +524,15 @@ class Node:
         outer, sealed = messages.decode(message.data)
         text = str(outer.get("key"))
         attempt = self._attempts.get(text)
-        booked = self.book.find(text)
-        if booked is None:
-            # Without a book entry there is no process, even if the swap in the hub was made.
+        entry = self.database.find(text)
+        if entry is None:
+            # Without an entry there is no process, even if the swap in the hub was made.
             await message.respond(b"")
             return
-        said, body = messages.decode(unseal(booked.secret, sealed))
+        said, body = messages.decode(unseal(entry.secret, sealed))
 
         async def answer(data: bytes = b"", **head: Any) -> None:
-            await message.respond(seal(booked.secret, messages.encode(head, data)))
+            await message.respond(seal(entry.secret, messages.encode(head, data)))
 
         match said.get("word"):
             case "go" if attempt is not None:
@@ -539,7 +540,7 @@ class Node:
                 await answer(failed=failure, never_ran=attempt.never_ran)
             case "go":
                 # It has ended; the answer to an earlier `go` may have been lost.
-                await answer(failed="", never_ran=not booked.released)
+                await answer(failed="", never_ran=not entry.released)
             case "stop" | "kill":
                 if attempt is not None:
                     attempt.stop(kill=said["word"] == "kill")
@@ -556,18 +557,18 @@ class Node:
                     attempt.send_again({str(k): int(v) for k, v in dict(said["have"]).items()})
                 await answer(done=True)
             case "state":
-                state = "ended" if booked.ended is not None else "running"
-                await answer(booked.ended or b"", state=state, epoch=booked.epoch)
+                state = "ended" if entry.ended is not None else "running"
+                await answer(entry.ended or b"", state=state, epoch=entry.epoch)
             case "revision":
-                self.book.note_revision(text, int(said["revision"]))
+                self.database.note_revision(text, int(said["revision"]))
                 if attempt is not None:
                     await attempt.set_revision(int(said["revision"]))
                 await answer(done=True)
-            case "files" if booked.ended is not None:
-                await answer(done=await (attempt or NodeAttempt(self, booked)).put_files_again())
+            case "files" if entry.ended is not None:
+                await answer(done=await (attempt or NodeAttempt(self, entry)).put_files_again())
             case "forget":
                 if attempt is None:
-                    NodeAttempt(self, booked).forget()
+                    NodeAttempt(self, entry).forget()
                 await answer(done=True)
             case _:
                 await answer(done=False)

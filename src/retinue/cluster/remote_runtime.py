@@ -155,7 +155,7 @@ class RemoteChild:
         if answer.get("failed"):
             raise LaunchFailed(str(answer["failed"])[:1000])
 
-    def go_on(self) -> None:
+    def resume_adopted(self) -> None:
         """Send `go` for an adopted child: an earlier steward may have ended before it did.
 
         The child may run already, or its node may have ended it before; then it never ran.
@@ -416,7 +416,7 @@ class RemoteRuntime:
         """
         accepted = False
         try:
-            child = await self._try(order, order.node)
+            child = await self._launch_on_node(order, order.node)
             accepted = True
         except HubUnreachable as error:
             why = f"the hub cannot be used: {error.message}"
@@ -438,10 +438,10 @@ class RemoteRuntime:
         attempt = self._link.follow(AttemptKey.parse(identity.place.rpartition("/")[2]))
         place = identity.place
         child = RemoteChild(self._link, attempt, runtime_folder, workspace, place)
-        child.go_on()
+        child.resume_adopted()
         return child
 
-    async def _try(self, order: LaunchOrder, node: str) -> RemoteChild:
+    async def _launch_on_node(self, order: LaunchOrder, node: str) -> RemoteChild:
         """Return the child that this node has accepted.
 
         Raises:

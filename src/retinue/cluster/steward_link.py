@@ -45,7 +45,7 @@ KEPT_GONE = 50  # nodes that are lost or left, and still shown
 UP, SUSPECTED, DRAINING, LOST, LEFT = "up", "suspected", "draining", "lost", "left"
 
 
-def count_suspicion_s(lease_s: float) -> float:
+def compute_suspicion_s(lease_s: float) -> float:
     """Return the seconds of silence after which a node gets no more orders."""
     return lease_s * 8 / 30
 
@@ -372,7 +372,7 @@ class StewardLink:
         a whole lease without a renewal. Both are needed: a server's clock may jump, and a steward
         may not have run for a while.
         """
-        suspicion = count_suspicion_s(self.lease_s)
+        suspicion = compute_suspicion_s(self.lease_s)
         while True:
             now = time.monotonic()
             due = now + suspicion

@@ -43,14 +43,14 @@ def stored(revision: int, state: str = "", epoch: str = EPOCH, *, deleted: bool 
 
 
 def report(tmp_path: Path, found: Stored | None) -> tuple[OneKey, bool]:
-    """Tell an end to such a hub; return it, and whether the end is still in the book."""
-    book = NodeDatabase(tmp_path / "node.db")
-    booked = AcceptedOrder(key=KEY, epoch=EPOCH, revision=5, secret=make_key(), head=b"{}")
-    book.accept(booked)
+    """Tell an end to such a hub; return it, and whether the end is still in the database."""
+    database = NodeDatabase(tmp_path / "node.db")
+    entry = AcceptedOrder(key=KEY, epoch=EPOCH, revision=5, secret=make_key(), head=b"{}")
+    database.accept(entry)
     hub = OneKey(found)
     node = SimpleNamespace(
         connection=hub,
-        book=book,
+        database=database,
         root=tmp_path,
         complain=lambda _: None,
         on_attempt_over=lambda _: None,
@@ -58,11 +58,11 @@ def report(tmp_path: Path, found: Stored | None) -> tuple[OneKey, bool]:
 
     async def scene() -> None:
         async with asyncio.timeout(10):
-            await NodeAttempt(cast(NodePorts, cast(Any, node)), booked).report(b"sealed")
+            await NodeAttempt(cast(NodePorts, cast(Any, node)), entry).report(b"sealed")
 
     asyncio.run(scene())
-    kept = book.find(KEY) is not None
-    book.close()
+    kept = database.find(KEY) is not None
+    database.close()
     return hub, kept
 
 

@@ -40,9 +40,9 @@ class SlowHub:
 
 def make_node(root: Path, options: NodeOptions) -> Node:
     root.mkdir()
-    book = NodeDatabase(root / "node.db")
-    book.write_epoch(EPOCH)
-    book.close()
+    database = NodeDatabase(root / "node.db")
+    database.write_epoch(EPOCH)
+    database.close()
     address = HubAddress(url="127.0.0.1:1", certificate="", token="", seed="", identity="n")
     membership = Membership(kind=NODE, address=address, secret=BOX)
     return Node(root, membership, options, lambda _: None)
@@ -103,20 +103,20 @@ def test_an_order_that_is_being_accepted_takes_its_slot(
 def test_only_the_nodes_user_reads_its_book(tmp_path: Path) -> None:
     file = tmp_path / "node.db"
     file.touch(0o644)  # as an earlier version made it
-    book = NodeDatabase(file)
-    book.accept(AcceptedOrder(key="n.s.a", epoch=EPOCH, revision=1, secret=b"", head=b"{}"))
+    database = NodeDatabase(file)
+    database.accept(AcceptedOrder(key="n.s.a", epoch=EPOCH, revision=1, secret=b"", head=b"{}"))
     modes = {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
-    book.close()
+    database.close()
     assert modes == {0o600}
 
 
 def test_an_epoch_is_of_the_place_in_which_it_began(tmp_path: Path) -> None:
     file, copy = tmp_path / "node.db", tmp_path / "copy.db"
-    book = NodeDatabase(file)
-    assert not book.is_epoch_of_this_place()
-    book.write_epoch(EPOCH)
-    assert book.is_epoch_of_this_place()
-    book.close()
+    database = NodeDatabase(file)
+    assert not database.is_epoch_of_this_place()
+    database.write_epoch(EPOCH)
+    assert database.is_epoch_of_this_place()
+    database.close()
     copy.write_bytes(file.read_bytes())
     other = NodeDatabase(copy)
     assert other.read_epoch() == EPOCH and not other.is_epoch_of_this_place()
