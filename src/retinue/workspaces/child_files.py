@@ -138,8 +138,12 @@ class _Parents:
         """
         self._unlocking = unlocking
         self._top = os.dup(top) if isinstance(top, int) else self._enter(str(top), None)
-        self._parent = os.dup(self._top)
-        self._folders: list[str] = []  # the way from the top to the parent
+        try:
+            self._parent = os.dup(self._top)
+        except OSError:
+            os.close(self._top)
+            raise
+        self._folders: list[str] = []  # names of the folders from the top to the parent
 
     def __enter__(self) -> _Parents:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,20 @@ def test_a_locked_folder_is_unlocked_on_request(tree: Path) -> None:
     (tree / "a").chmod(0)
     assert len(list_paths(TreeWalk(tree))) == 3
     assert len(list_paths(TreeWalk(tree, unlocking=True))) == 6
+
+
+def test_a_walk_without_descriptors_leaves_none_open(tree: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.listdir("/proc/self/fd")
+    lowest = os.dup(0)
+    os.close(lowest)
+    faults: list[int | None] = []
+    # One descriptor is free: the top can be opened, and nothing else.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, hard))
+    try:
+        walk = TreeWalk(tree, on_error=lambda _, fault: faults.append(fault.errno))
+        assert list_paths(walk) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert faults == [errno.EMFILE]
+    assert os.listdir("/proc/self/fd") == before
