@@ -17,7 +17,7 @@ SET_IT = "set it, then 'retinue steward stop': the next command starts a new one
 
 # Variable -> (type, model). The first variable that is set decides.
 KEY_VARIABLES = {
-    "ANTHROPIC_API_KEY": ("anthropic", "claude-sonnet-4-5"),
+    "ANTHROPIC_API_KEY": ("anthropic", "claude-sonnet-5-5"),
     "OPENAI_API_KEY": ("openai", "gpt-5-mini"),
     "GEMINI_API_KEY": ("gemini", "gemini-2.5-flash"),
     "GOOGLE_API_KEY": ("gemini", "gemini-2.5-flash"),

@@ -73,7 +73,7 @@ def test_a_coding_agent_with_a_key_is_taken_before_a_model_with_a_key() -> None:
 
 def test_a_model_with_a_key_is_taken_where_no_agent_has_one() -> None:
     choice = choose(KEY, [agent("OPENAI_API_KEY is not set")], [OLLAMA])
-    assert (choice.kind, choice.name) == ("model", "anthropic claude-sonnet-4-5")
+    assert (choice.kind, choice.name) == ("model", "anthropic claude-sonnet-5-5")
     assert choice.reason.startswith("ANTHROPIC_API_KEY is set")
     assert choice.document == DELEGATES
 
