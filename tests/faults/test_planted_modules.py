@@ -58,6 +58,31 @@ def test_a_client_that_starts_the_server_runs_no_module_of_its_project(tmp_path:
     assert not mark.exists()
 
 
+def test_a_change_of_a_client_s_file_follows_no_link_that_came_with_the_project(
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "own.sh"
+    own.write_text("echo mine\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".mcp.json").write_text('{\n  "note": "$(touch executed)"\n}\n')
+    for name in (".mcp.json.new", "..mcp.json.new", "..mcp.json.retinue-new"):
+        (project / name).symlink_to(own)
+    assert run(project, "mcp", "install", "claude", "--yes").returncode == 0
+    assert own.read_text() == "echo mine\n"
+    assert "retinue" in json.loads((project / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_a_change_names_the_file_that_a_link_in_the_project_leads_to(tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+    own.write_text("{}\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".mcp.json").symlink_to(own)
+    found = run(project, "mcp", "install", "claude", "--yes")
+    assert found.returncode == 0 and f"a link to {own}" in found.stdout + found.stderr, found
+
+
 def test_every_module_is_started_without_the_current_folder() -> None:
     """Wherever the package starts `python -m`, `-P` or `-I` goes before it."""
     found = []

@@ -26,6 +26,7 @@ from tomlkit.exceptions import TOMLKitError
 from retinue.core.default_models import KEY_VARIABLES
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.delegation.tool_schemas import ToolLimits
+from retinue.files import write_atomic
 from retinue.mcp_server.install.jsonc import (
     append_element,
     parse_document,
@@ -76,6 +77,9 @@ class FileChange:
     def diff(self) -> str:
         old, new = (text.splitlines() if text else [] for text in (self.before, self.after))
         here = str(self.file)
+        # A link may have come with the project, and what is changed is its target.
+        if self.file.is_symlink() or self.file.parent.is_symlink():
+            here += f" (a link to {self.file.resolve()})"
         nowhere = os.devnull
         lines = difflib.unified_diff(
             old,
@@ -101,15 +105,20 @@ class FileChange:
                         self.file.parent.rmdir()
                 return
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            # Write beside the target and rename: a link stays a link, a reader sees whole files.
+            # A link stays a link, but none is followed on the way to the new content: the project
+            # may hold one in the place of the temporary file.
             target = self.file.resolve()
-            fresh = target.with_name(f".{target.name}.retinue-new")
-            fresh.write_text(self.after, encoding="utf-8")
-            if self.before is not None:
-                fresh.chmod(target.stat().st_mode & 0o777)
-            fresh.replace(target)
+            kept = target.stat().st_mode & 0o777 if self.before is not None else _usual_mode()
+            write_atomic(target, self.after.encode(), kept)
         except OSError as error:
             raise StorageFailed(f"{self.file}: {error.strerror or error}") from None
+
+
+def _usual_mode() -> int:
+    """Return the mode of a new file, as the user's umask says."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def build_entry(
