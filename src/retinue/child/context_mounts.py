@@ -264,6 +264,52 @@ def cover(root: str, place: str) -> bool:
         os.close(target)
 
 
+MOST_LINKS = 40  # the kernel's own limit
+MAGIC = ("/proc/", "/dev/")  # a link there may lead elsewhere for each process
+
+
+def find_masked(root: str, folder: str, place: str) -> str:
+    """Return where a place in a folder leads, as a process whose root is `root` follows links.
+
+    The folder came from elsewhere with all its links. A mask that does not follow them would hide
+    nothing: a program that reads `.github/hooks` also reads it where `.github` is a link.
+
+    Raises:
+        OSError: ELOOP if there are too many links; EXDEV if they lead to something outside of the
+            folder, which the mask could not hide.
+    """
+    waiting = place.split("/")[::-1]
+    here = ""
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        there = f"{here}/{name}"
+        try:
+            target = os.readlink(root + there)
+        except OSError:  # no link; or nothing is there, and so nothing below it
+            here = there
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+        here = "" if target.startswith("/") else here
+        waiting += target.split("/")[::-1]
+        if _normalize(here, target).startswith(MAGIC):
+            raise OSError(errno.EXDEV, "a link leads out of the workspace", place)
+    if not here.startswith(f"{folder}/") and os.path.lexists(root + here):
+        raise OSError(errno.EXDEV, "a link leads out of the workspace", place)
+    return here
+
+
+def _normalize(here: str, target: str) -> str:
+    return os.path.normpath(os.path.join(here or "/", target)) + "/"
+
+
 def _open_place(root: str, place: str, *, folder: bool | None = None) -> int:
     """Open a place below `root` without following links.
 

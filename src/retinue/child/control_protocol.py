@@ -126,6 +126,8 @@ class Order(Record):
     readable: tuple[str, ...] = ()  # mounted read-only, beside the system folders
     writable: tuple[str, ...] = ()  # mounted read-write
     lent: tuple[str, ...] = ()  # the parent's paths, mounted read-only as if the child owned them
+    # Folders with paths in them that are covered wherever links in the folder lead.
+    masked: tuple[tuple[str, str], ...] = ()
     # Owner and group whose files a lent path shows as the child's; by default those of its top.
     owners: tuple[tuple[str, tuple[int, int]], ...] = ()
     network: str = "off"  # or models, on

@@ -230,6 +230,11 @@ def build(order: Order, root: str) -> None:
             mount_overlay(layered, root + place, root + "/.layers", ours)
         elif context_mounts.cover(root, _resolve_var_tmp(place)):
             covered.append(place)
+    # After all mounts: only now a link leads where it will lead the child.
+    for folder, place in order.masked:
+        found = context_mounts.find_masked(root, _resolve_var_tmp(folder), _resolve_var_tmp(place))
+        if context_mounts.cover(root, found):
+            covered.append(found)
     owners.close()
     if order.uid is not None and has_own_user_namespace():
         _limit_user_namespace(root + "/proc/sys/user", NO_NAMESPACES)

@@ -116,6 +116,11 @@ def _isolate(given: Order, order: LaunchOrder, users: ChildUsers) -> Order:
     real = _RealPaths()
     workspace = real.resolve(order.workspace)
     writable = tuple(map(real.resolve, order.writable))
+    masked = {
+        each: each.relative_to(order.workspace)
+        for each in order.hidden
+        if each != order.workspace and each.is_relative_to(order.workspace)
+    }
     kept = (workspace,) if order.read_only else ()
     writable = writable if kept else (workspace, *writable)
     uid = users(f"{order.task}/{order.workspace.parent.name}")
@@ -132,7 +137,10 @@ def _isolate(given: Order, order: LaunchOrder, users: ChildUsers) -> Order:
         "writable": writable,
         "lent": (*order.contexts, *map(real.resolve, order.lent)),
         "owners": tuple(order.owners.items()),
-        "hidden": tuple(map(real.resolve, order.hidden)),
+        "hidden": tuple(real.resolve(each) for each in order.hidden if each not in masked),
+        # Security: these are in a folder with links of others. The child's init follows them, as
+        # the child would: here they may not exist yet, or lead elsewhere.
+        "masked": tuple((workspace, f"{workspace}/{path}") for path in masked.values()),
         "network": order.boundary.network,
         "uid": uid,
         "layered": workspace if order.below else "",
