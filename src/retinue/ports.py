@@ -333,8 +333,8 @@ class Tasks(Protocol):
             BadInput: a path is missing, of the wrong kind, or not readable for the parent.
         """
 
-    def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
-        """Return the context with all paths hidden that appeared since, also those in `also`."""
+    def rescan_context(self, context: Context, folders: Sequence[str]) -> Context:
+        """Return the context with what must be hidden in these folders by now, too."""
 
     def list_unreadable(self, context: Context) -> list[str]:
         """Return the lent paths that an isolated subagent cannot read.

@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"configs", "inotify", "mcp_server", "steward", "subagent_types", "web"}  # loaded lazily
     | {"acp_server", "cluster", "files"}  # loaded lazily
     | {"agents", "gateway.local_model", "gateway.providers"},  # what `retinue` alone looks for
-    "mcp_server": DOOR | {"agents", "cli", "gateway.local_model", "subagent_types"},
+    "mcp_server": DOOR | {"agents", "cli", "files", "gateway.local_model", "subagent_types"},
     "acp_server": DOOR | {"mcp_server"},
     "web": DOOR | {"inotify"},
     "__main__": {"cli"},

@@ -13,7 +13,7 @@ import pytest
 
 from support.repositories import Repository, carry_out
 from support.roots import Root, held
-from support.scripted import Models, Said, acp_member
+from support.scripted import ACP_AGENT, Models, Said, acp_member
 
 MASKS = [".plain", ".way/hooks", ".settings", ".file"]
 PLAN = {
@@ -44,6 +44,16 @@ def root(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ro
         yield root
 
 
+def make_config(models: Models, member: dict[str, Any], **terms: Any) -> dict[str, Any]:
+    url = f"http://127.0.0.1:{models.port}/v1"
+    provider = {"type": "chatcompletion", "model": "m", "base_url": url}
+    return {
+        "agents": [member],
+        "providers": [{"id": "p", "backend": provider}],
+        "orchestrator": {"coordination": {"subagent_runtime_mode": "isolated"} | terms},
+    }
+
+
 def look(
     repository: Repository, root: Root, models: Models, links: Mapping[str, str], **terms: Any
 ) -> dict[str, Any]:
@@ -58,13 +68,7 @@ def look(
         if heard.number > 1
         else Said(calls=[("shell", {"command": f"cat {places}; echo x > said"})])
     )
-    url = f"http://127.0.0.1:{models.port}/v1"
-    provider = {"type": "chatcompletion", "model": "m", "base_url": url}
-    config = {
-        "agents": [acp_member("ours", masks=MASKS)],
-        "providers": [{"id": "p", "backend": provider}],
-        "orchestrator": {"coordination": {"subagent_runtime_mode": "isolated"} | terms},
-    }
+    config = make_config(models, acp_member("ours", masks=MASKS), **terms)
     text = json.dumps(config).replace("{", "{{").replace("}", "}}")
     (result,) = carry_out(root, json.dumps(PLAN), config=text)["results"]
     return dict(result)
@@ -94,3 +98,27 @@ def test_a_link_that_leads_nowhere_keeps_no_agent_from_its_work(
 ) -> None:
     result = look(repository, root, models, {".settings": "/not/there"})
     assert result["status"] == "completed", result
+
+
+def test_a_root_in_the_package_of_an_agent_is_hidden(
+    repository: Repository, root: Root, models: Models, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    (package / "package.json").write_text("{}")
+    (package / "inner" / "gateway.key").write_text("the-key")
+    (program := package / "agent").write_bytes(ACP_AGENT.read_bytes())
+    program.chmod(0o755)
+    models.script = lambda heard: (
+        Said(text=heard.last)
+        if heard.number > 1
+        else Said(calls=[("shell", {"command": f"cat {package}/inner/* {package}/package.json"})])
+    )
+    member = acp_member("ours")
+    member["backend"]["argv"] = [str(program)]
+    config = make_config(models, member)
+    task = root.call("task.create", title="t", config_text=json.dumps(config))["task_id"]
+    brief = {"task": "go", "agent": "ours", "context_paths": [], "timeout_seconds": 30}
+    (result,) = root.run(task, brief)
+    assert result["status"] == "completed" and "{}" in result["answer"], result
+    assert "the-key" not in result["answer"], result

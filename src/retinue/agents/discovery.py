@@ -67,7 +67,12 @@ def find_program(profile: AgentProfile, program: str, search: str) -> FoundProgr
 
 def _find_package(program: Path) -> Path | None:
     """Return the nearest folder above with a package.json; None outside of a package."""
+    home = os.path.realpath(os.path.expanduser("~"))
     for folder in program.parents:
+        # Security: the package is lent. A package.json in a home folder, as 'npm install' leaves
+        # one there, does not make ~/.ssh a part of ~/bin/agent.
+        if f"{home}/".startswith(f"{str(folder).rstrip('/')}/"):
+            break
         if (folder / MANIFEST).is_file():
             return folder
         if folder.name == "node_modules":

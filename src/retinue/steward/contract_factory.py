@@ -39,7 +39,6 @@ from retinue.core.plan import INTEGRATIONS
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.task_config import ISOLATED, Boundary, TaskConfig, resolve_mode
 from retinue.core.text import shorten
-from retinue.core.tool_servers import ToolServer
 from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.steward.agent_staffing import require_agents_fit
@@ -154,10 +153,7 @@ class ContractFactory:
         request = replace(request, base=_resolve_base(request))
         contexts = await self._check_contexts(request, config)
         drafts = await self._make_drafts(task, config, request, boundary, contexts)
-        drafts = [
-            draft if draft.contract.team is None else await self._hide_draft_paths(draft)
-            for draft in drafts
-        ]
+        drafts = await self._hide_draft_paths(drafts)
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._find_source()
             drafts = [_bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
@@ -301,17 +297,24 @@ class ContractFactory:
                 await asyncio.sleep(0)
         return drafts
 
-    async def _hide_draft_paths(self, draft: Draft) -> Draft:
-        contract = draft.contract
-        context = await self.hide_server_paths(contract.context, contract.servers)
-        return replace(draft, contract=replace(contract, context=context))
+    async def _hide_draft_paths(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Return the drafts with private files hidden in all that their programs need."""
+        # Drafts of one call often need the same programs: search each set of paths once.
+        known: dict[tuple[Context, tuple[str, ...]], Context] = {}
+        found = []
+        for draft in drafts:
+            contract = draft.contract
+            key = contract.context, list_program_folders(contract.team, contract.python)
+            if key not in known:
+                known[key] = await self.hide_in_programs(*key)
+            found.append(replace(draft, contract=replace(contract, context=known[key])))
+        return found
 
-    async def hide_server_paths(self, context: Context, servers: Sequence[ToolServer]) -> Context:
-        """Return the context with private files below the paths of tool servers hidden, too."""
-        paths = tuple(path for server in servers for path in server.paths)
-        if not paths:
+    async def hide_in_programs(self, context: Context, folders: Sequence[str]) -> Context:
+        """Return the context with private files in the lent folders of programs hidden, too."""
+        if not folders:
             return context
-        return await asyncio.to_thread(self._tasks.rescan_context, context, paths)
+        return await asyncio.to_thread(self._tasks.rescan_context, context, tuple(folders))
 
     def _make_draft(
         self,
@@ -377,6 +380,14 @@ class ContractFactory:
             limits = contract.boundary.limits.narrow(brief.limits)
             contract = replace(contract, boundary=replace(contract.boundary, limits=limits))
         return Draft(id=name, contract=contract, refusal=staffed.refusal)
+
+
+def list_program_folders(team: Team | None, python: Interpreter | None = None) -> tuple[str, ...]:
+    """Return what a child may read because its servers, coding agents or Python need it."""
+    members = () if team is None else team.members
+    lent = [path for server in (team.servers if team else ()) for path in server.paths]
+    lent += [path for each in members if each.agent is not None for path in each.agent.lent]
+    return (*lent, *(python.lent if python is not None else ()))
 
 
 def _find_spawner(request: SpawnRequest) -> str:

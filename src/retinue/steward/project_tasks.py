@@ -78,8 +78,8 @@ class ProjectTasks(TaskFolders):
             standing,
         )
 
-    def rescan_context(self, context: Context, also: Sequence[str] = ()) -> Context:
-        return search_again(context, also)
+    def rescan_context(self, context: Context, folders: Sequence[str]) -> Context:
+        return search_again(context, folders)
 
     def list_unreadable(self, context: Context) -> list[str]:
         return [] if not context.paths or maps_owners() else list_private(context)

@@ -27,7 +27,12 @@ from retinue.core.task_config import require_duration
 from retinue.ports import Admission, Tasks
 from retinue.steward import event_factory
 from retinue.steward.agent_staffing import AgentSelector
-from retinue.steward.contract_factory import ContractFactory, SpawnRequest, require_background
+from retinue.steward.contract_factory import (
+    ContractFactory,
+    SpawnRequest,
+    list_program_folders,
+    require_background,
+)
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import NewTask, TaskService
@@ -257,9 +262,10 @@ class SpawnService:
         task = self._records.get_task(subagent.task)
         config = self._folders.read_config(task.id)
         contract = subagent.contract
-        if contract.context.paths:
+        lent = (*contract.context.paths, *list_program_folders(contract.team, contract.python))
+        if lent:
             # Roots that were created since the first spawn must be hidden as well.
-            context = await asyncio.to_thread(self._folders.rescan_context, contract.context)
+            context = await asyncio.to_thread(self._folders.rescan_context, contract.context, lent)
             contract = replace(contract, context=context)
         if timeout is not None:
             limit = config.clamp_timeout_ms(require_duration(timeout, "timeout_seconds"))

@@ -27,7 +27,7 @@ from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.text import shorten
 from retinue.ports import Admission, Tasks
 from retinue.steward.agent_staffing import require_agents_reach_models
-from retinue.steward.contract_factory import ContractFactory
+from retinue.steward.contract_factory import ContractFactory, list_program_folders
 from retinue.steward.journal import ActiveRuns, Journal, run_to_end
 from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
@@ -92,7 +92,7 @@ class TeamRunService:
         context = await asyncio.to_thread(
             self._folders.resolve_contexts, brief, request.base, config, None
         )
-        context = await self._contracts.hide_server_paths(context, team.servers)
+        context = await self._contracts.hide_in_programs(context, list_program_folders(team))
         title = shorten(request.prompt, 80)
         task = self._tasks.create(title=title, description=request.prompt, config=request.config)
         contract = Contract(

@@ -280,9 +280,9 @@ def list_private(context: Context) -> list[str]:
     return found
 
 
-def search_again(context: Context, also: Sequence[str]) -> Context:
-    """Return the context with what must be hidden by now, also below the paths `also`."""
-    search = find_hidden((*context.paths, *also))
+def search_again(context: Context, folders: Sequence[str]) -> Context:
+    """Return the context with what must be hidden in these folders by now, too."""
+    search = find_hidden(folders)
     hidden = tuple(dict.fromkeys((*context.hidden, *search.hidden)))
     return replace(context, hidden=hidden, searched=context.searched and search.complete)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.agents.discovery import ProgramMissing, find_program
-from retinue.agents.profiles import CODEX, GEMINI_CLI
+from retinue.agents.profiles import CODEX, GEMINI_CLI, GOOSE
 
 
 def install(folder: Path, name: str, script: str, first: str) -> Path:
@@ -58,6 +58,19 @@ def test_a_native_program_is_lent_alone(tmp_path: Path) -> None:
     commands = install(tmp_path, "@openai/codex", "codex", "\x7fELF")
     found = find_program(CODEX, "", str(commands))
     assert found.words == found.lent == (str((commands / "codex").resolve()),)
+
+
+def test_a_home_folder_is_not_lent_for_a_script_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "package.json").write_text('{"version": "1.2.3"}')
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "goose"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    found = find_program(GOOSE, "", str(program.parent) + ":/bin")
+    assert found.lent == (str(program),) and found.version == ""
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
