@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,15 @@ def test_what_the_agent_renewed_is_kept_for_its_next_attempt(
     again = root.call("subagent.continue", task=task, subagent="s", message="go on")
     result = root.call("subagent.attend", task=task, subagent=again["subagent_id"])
     assert (first["answer"], result["answer"]) == ("my-login no key", "renewed no key"), result
+
+
+def test_a_backup_holds_no_login(root: Root, program: Path, login: Path, tmp_path: Path) -> None:
+    root.run(create(root, program), brief(subagent_id="s"))
+    root.call("backup", path=str(tmp_path / "backup.tar.gz"))
+    with tarfile.open(tmp_path / "backup.tar.gz") as archive:
+        kept = [each.name for each in archive if "/agent_home/" in each.name]
+    assert any(name.endswith("retinue-session.json") for name in kept), kept
+    assert not any(name.endswith("secrets.yaml") for name in kept), kept
 
 
 def test_without_a_login_or_a_network_it_is_refused(

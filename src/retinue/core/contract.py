@@ -346,6 +346,7 @@ def require_sound(contract: Contract) -> None:
         require_known_tools(contract.permissions.allowed_tools, contract.team)
     _require_numbers_in_range(contract)
     _require_enforceable_access(contract)
+    _require_logins_here(contract)
     _require_usable_inputs(contract)
     require_report_inside(contract.outputs.report_path_pattern)
 
@@ -369,6 +370,16 @@ def _require_numbers_in_range(contract: Contract) -> None:
             f"max_retries {contract.execution.max_retries} is out of range",
             code="invalid_contract",
             hint=f"0 to {MAX_RETRIES}",
+        )
+
+
+def _require_logins_here(contract: Contract) -> None:
+    own = next((each.name for each in contract.agents if not each.metered), "")
+    if own and contract.placement is not None:
+        raise BadInput(
+            f"{own} with its own login cannot run on a node: the login stays on this machine",
+            code="no_login_on_nodes",
+            hint="let it run here (subagent_runtime: here, without --on), or use login: gateway",
         )
 
 

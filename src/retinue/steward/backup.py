@@ -2,8 +2,8 @@
 
 The database is copied first, by SQLite's backup interface, which gives one consistent moment. The
 files are copied afterwards, so they are of that moment or later. Each events.jsonl is cut at the
-last event that the copied database has. Sockets, locks, keys and the root's identity are left out:
-a restored root is a new one, which adopts no process of the original.
+last event that the copied database has. Sockets, locks, keys, logins of coding agents and the
+root's identity are left out: a restored root is a new one, which adopts no process of the original.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from retinue.agents.profiles import PROFILES
 from retinue.clock import get_timestamp
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.files import storage_failures
 from retinue.settings import IDENTITY
 from retinue.store.database import DATABASE, load_queries
 from retinue.version import VERSION
+from retinue.workspaces.agent_folder import AGENT_HOME
 from retinue.workspaces.owned_files import FOLDER, remove_tree
 
+# Copies of a user's own logins, in the home folder of a member (`login: own`).
+LOGINS = frozenset(each.target for profile in PROFILES for each in profile.credentials)
 MANIFEST = "retinue-backup.json"  # the first member: says what the file is
 FORMAT = 1
 LOG = "events.jsonl"
@@ -149,6 +153,8 @@ def _add(
     # A folder of a task that the copied database does not know was made later.
     if len(parts) == 2 and parts[0] == "tasks" and parts[1].lower() not in last_seqs:
         return
+    if _is_login(parts):
+        return
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
@@ -171,6 +177,12 @@ def _add(
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         # A running child removed it, or locked it against its own user.
         counted.skipped += 1
+
+
+def _is_login(parts: list[str]) -> bool:
+    """Return whether this is the place of a login: tasks/T/agents/S/agent_home/MEMBER/FILE."""
+    is_home = len(parts) > 6 and (parts[0], parts[2], parts[4]) == ("tasks", "agents", AGENT_HOME)
+    return is_home and "/".join(parts[6:]) in LOGINS
 
 
 def _add_folder(

@@ -15,6 +15,7 @@ from retinue.core.contract import (
     MAX_DEPTH,
     MAX_RETRIES,
     TOOLS,
+    AgentProgram,
     Caller,
     Contract,
     Delegation,
@@ -29,6 +30,7 @@ from retinue.core.contract import (
     require_sound,
 )
 from retinue.core.errors import BadInput
+from retinue.core.placement import Placement
 from retinue.core.task_config import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
 from retinue.formats.contract_json import contract_from_text, contract_to_text, hash_contract
@@ -107,6 +109,16 @@ def test_terms_that_make_no_sense_are_refused(contract: Contract, code: str) -> 
         require_sound(contract)
     assert refused.value.code == code
     assert refused.value.hint
+
+
+def test_a_login_of_the_user_is_not_sent_to_a_node() -> None:
+    agent = AgentProgram(type="goose", name="goose", login="own")
+    team = Team(members=(TeamMember(id="a", route="", wire="chat", model="m", agent=agent),))
+    here = replace(CONTRACT, team=team)
+    require_sound(here)
+    with pytest.raises(BadInput) as refused:
+        require_sound(replace(here, placement=Placement()))
+    assert refused.value.code == "no_login_on_nodes"
 
 
 @pytest.mark.parametrize("pattern", ["/etc/x", "../x", "a/../../x", "a//b", "", "a\0b", "a/"])
