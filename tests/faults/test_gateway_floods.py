@@ -34,6 +34,12 @@ BOMB = """
 import gzip
 print(send(gzip.compress(MODEL + b' ' * 200_000_000 + b'[]]}', 1), **{"Content-Encoding": "gzip"}))
 """
+SEARCHES = """
+tools = b",".join([b'{"type":"web_search"}'] * 50_000)
+said = b'{"role":"user","content":"' + b"x" * 20_000_000 + b'"}'
+body = MODEL + said + b'],"tools":[' + tools + b"]}"
+print(send(body, originator="codex_exec"))
+"""
 IDLE = """
 links = []
 try:
@@ -59,8 +65,9 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
         (STRINGS, "(413, 'request_too_large')"),
         (HUGE, "(413, 'request_too_large')"),
         (BOMB, "(413, 'request_too_large')"),
+        (SEARCHES, "(403, 'hosted_not_allowed')"),
     ],
-    ids=["lists", "strings", "huge", "bomb"],
+    ids=["lists", "strings", "huge", "bomb", "searches"],
 )
 def test_one_request_neither_stops_the_steward_nor_fills_its_memory(
     fresh: Root, upstream: Upstream, script: str, answer: str
