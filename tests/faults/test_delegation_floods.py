@@ -86,6 +86,34 @@ print(len(said), all(len(each["result"]["content"]) == 20 << 20 for each in said
 """
 
 
+SLOW_CHECK = """
+schema = %s
+said = ask("subagent.spawn", wait=True, tasks=[{
+    "argv": ["/usr/bin/python3", "-I", "-S", "-c", "print(%s)"], "context_paths": [],
+    "max_retries": 0, "subagent_id": "below", "answer_schema": schema}])
+(result,) = said["result"]["results"]
+print(result["status"], "seconds to check" in result["error"])
+"""
+CHOICES = {"anyOf": [{"$ref": "#/$defs/a"}] * 4}
+SLOW_CHECKS = [
+    ({"type": "string", "pattern": "^(a|a)*$"}, """'\\"' + 'a' * 60 + 'b' + '\\"'"""),
+    ({"$defs": {"a": CHOICES}, "$ref": "#/$defs/a"}, "1"),
+    ({"type": "array", "uniqueItems": True}, "list(range(100000))"),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), SLOW_CHECKS, ids=["pattern", "choices", "items"])
+def test_the_check_of_an_answer_stops_no_steward(
+    scene: Scene, schema: dict[str, Any], value: str
+) -> None:
+    script = SLOW_CHECK % (json.dumps(schema).replace("true", "True"), value)
+    brief = python(LINK + script, max_delegation_depth=1, timeout_seconds=100)
+    with watched(scene.root) as seen:
+        (result,) = scene.root.run(scene.task(), brief)
+    assert result["answer"] == "error True", result
+    assert seen.longest_s < 2.5
+
+
 @pytest.mark.parametrize(
     ("script", "answer"),
     [

@@ -21,7 +21,9 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "integer": lambda value: (
-        isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (isinstance(value, int) or value.is_integer())  # 1e999 is read as infinity
     ),
 }
 LIMITS: dict[str, Callable[[Any, Any], bool]] = {
@@ -82,6 +84,7 @@ def _require_usable(schema: object, whole: object, where: str, depth: int) -> No
             re.compile(schema["pattern"])
         except (re.error, TypeError):
             raise UnusableSchema(f"{where} has a pattern that is no regular expression") from None
+    _require_usable_limits(schema, where)
     if "$ref" in schema and _find_definition(schema["$ref"], whole) is None:
         raise UnusableSchema(f"{where} refers to {str(schema['$ref'])[:80]!a}, not in its $defs")
     for keyword in ("properties", "$defs"):
@@ -96,6 +99,16 @@ def _require_usable(schema: object, whole: object, where: str, depth: int) -> No
     for keyword in SEVERAL:
         for part in schema.get(keyword, []):
             _require_usable(part, whole, f"{keyword} of {where}", depth + 1)
+
+
+def _require_usable_limits(schema: Mapping[str, Any], where: str) -> None:
+    for name, value in schema.items():
+        if name in LIMITS and not TYPES["number"](value):
+            raise UnusableSchema(f"{name} of {where} is no number")
+        if name in SIZES and not TYPES["integer"](value):
+            raise UnusableSchema(f"{name} of {where} is no whole number")
+        if name in ("enum", "required", *SEVERAL) and not isinstance(value, list):
+            raise UnusableSchema(f"{name} of {where} is no list")
 
 
 def _find_definition(reference: object, whole: object) -> object:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +43,7 @@ from retinue.steward.journal import Journal, retry_while_storage_fails
 from retinue.store.reads import Records
 from retinue.workspaces.git.git_join import GitJoining
 
+CHECK_SECONDS = 0.25  # of processor time, to check an answer by its schema
 PUBLISH_TRIES = 5  # then the result files are skipped, unless the disk is full
 
 
@@ -529,11 +533,44 @@ def _check_answer(result: Result, schema: str) -> Result:
     if not schema or result.answer is None:
         return result
     try:
-        return replace(result, structured_answer=parse_structured_answer(result.answer, schema))
-    except Mismatch as why:
+        with _limit_check():
+            value = parse_structured_answer(result.answer, schema)
+        return replace(result, structured_answer=value)
+    except (Mismatch, _TakesTooLong) as why:
         if not result.success:
             return result
         return replace(result, status=Status.ERROR, error=f"invalid_answer: {why}")
+
+
+class _TakesTooLong(Exception):
+    """The check of an answer was ended."""
+
+
+@contextmanager
+def _limit_check() -> Iterator[None]:
+    """End the check of an answer that takes more than CHECK_SECONDS of processor time.
+
+    A child chooses the answer, and may choose the schema of its own subagents: for some patterns
+    and references a check takes for ever, and the event loop waits. A signal is the only thing that
+    interrupts a regular expression, and only the main thread of a process gets one.
+
+    Raises:
+        _TakesTooLong: the check was ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise _TakesTooLong(f"its schema takes more than {CHECK_SECONDS:g} seconds to check")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CHECK_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 async def complete_workspace(

@@ -64,3 +64,18 @@ def test_a_value_that_does_not_fit_is_refused_with_the_condition(value: object, 
 def test_a_schema_with_a_condition_that_is_not_checked_is_refused(schema: object) -> None:
     with pytest.raises(UnusableSchema):
         require_usable_schema(schema)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), 1.5])
+def test_a_number_without_an_integer_value_is_no_integer(value: float) -> None:
+    with pytest.raises(Mismatch):
+        check_value({"type": "integer"}, value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"minLength": "1"}, {"maximum": None}, {"required": "n"}, {"enum": 1}, {"anyOf": {}}],
+)
+def test_a_condition_of_another_type_is_refused(schema: object) -> None:
+    with pytest.raises(UnusableSchema):
+        require_usable_schema(schema)
