@@ -39,7 +39,67 @@ def require_glob(pattern: str, where: str, code: str = "invalid_plan") -> None:
 
 
 def matches_any(patterns: Sequence[str], path: str) -> bool:
-    return any(_compile_regex(pattern).fullmatch(path) is not None for pattern in patterns)
+    return any(_matches(pattern, path) for pattern in patterns)
+
+
+# A regular expression of a whole pattern is fast, but with many wildcards it tries every way to
+# spread a path over them, which takes for ever. A model can choose both the pattern and the path.
+MOST_STARS = 2  # in a name, and `**` at most once
+
+
+def _matches(pattern: str, path: str) -> bool:
+    if _is_simple(pattern):
+        return _compile_regex(pattern).fullmatch(path) is not None
+    names = path.split("/")
+    return any(_match_names(tuple(each), names) for each in _list_variants(pattern))
+
+
+@lru_cache(maxsize=4096)
+def _is_simple(pattern: str) -> bool:
+    names = pattern.split("/")
+    return names.count("**") < 2 and all(
+        len(re.findall(r"\*+", name)) <= MOST_STARS for name in names
+    )
+
+
+def _match_names(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether the names of a pattern match those of a path, all ways at once."""
+    end = len(pattern)
+
+    def skip(places: set[int]) -> set[int]:
+        # `**` may match nothing.
+        for place in sorted(places):
+            while place < end and pattern[place] == "**":
+                place += 1
+                places.add(place)
+        return places
+
+    here = skip({0})
+    for name in names:
+        beyond = set()
+        for place in here:
+            if place < end and pattern[place] == "**":
+                beyond.add(place)
+            elif place < end and _compile_name(pattern[place]).fullmatch(name):
+                beyond.add(place + 1)
+        here = skip(beyond)
+    return end in here
+
+
+@lru_cache(maxsize=4096)
+def _compile_name(name: str) -> re.Pattern[str]:
+    parts = [""]
+    for token in _TOKEN.findall(name):
+        if token.startswith("*"):
+            parts.append("")
+        else:
+            parts[-1] += _translate_token(token)
+    first, *inner = parts
+    if not inner:
+        return re.compile(first, re.DOTALL)
+    # Atomic: the first place where a part fits is as good as any later one.
+    found = "".join(f"(?>.*?{part})" for part in inner[:-1])
+    return re.compile(f"{first}{found}.*{inner[-1]}", re.DOTALL)
 
 
 def can_overlap(one: str, other: str) -> bool:

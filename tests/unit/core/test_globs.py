@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from fnmatch import fnmatchcase
 from itertools import combinations
 
 import pytest
@@ -79,6 +81,29 @@ def test_patterns_that_could_match_the_same_path_are_found(
 def test_a_path_that_matches_two_patterns_is_always_found(one: str, other: str, path: str) -> None:
     if matches_any([one], path) and matches_any([other], path):
         assert can_overlap(one, other)
+
+
+@given(pattern=PATTERNS, path=PATHS)
+def test_further_globstars_change_nothing(pattern: str, path: str) -> None:
+    once, often = f"**/{pattern}", f"**/**/**/{pattern}"
+    assert matches_any([once], path) == matches_any([often], path)
+
+
+@given(pattern=st.text("ab*?", min_size=1, max_size=12), name=st.text("ab", max_size=12))
+def test_a_name_is_matched_as_a_shell_does(pattern: str, name: str) -> None:
+    if name and "**" not in pattern:
+        assert matches_any([pattern], name) == fnmatchcase(name, pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("*a" * 100 + "b", "a" * 250), ("**/a/" * 50 + "b", "a/" * 500 + "a")],
+    ids=["stars", "globstars"],
+)
+def test_a_pattern_of_many_wildcards_is_matched_at_once(pattern: str, path: str) -> None:
+    began = time.process_time()
+    assert not matches_any([pattern], path)
+    assert time.process_time() - began < 2.0
 
 
 @given(patterns=st.lists(PATTERNS, max_size=6))
