@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -47,7 +48,11 @@ class BlobRef:
         name = str(document["name"])
         if not all(part.isalnum() for part in name.split(".")) or name.count(".") != 1:
             raise ValueError("not the name of a blob")
-        return cls(name=name, sha256=str(document["sha256"]), size=int(document["size"]))
+        sha256 = str(document["sha256"])
+        # Security: it becomes the name of a folder on a node.
+        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise ValueError("not the hash of a blob")
+        return cls(name=name, sha256=sha256, size=int(document["size"]))
 
 
 class BlobStore:

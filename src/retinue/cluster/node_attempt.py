@@ -533,7 +533,7 @@ class NodeAttempt:
         """Return the place of each context path on this node."""
         places: dict[str, str] = {}
         for number, each in enumerate(self.order["contexts"]):
-            folder = self._node.root / "contexts" / str(each["blob"]["sha256"])
+            folder = self._node.root / "contexts" / BlobRef.from_json(each["blob"]).sha256
             if not folder.exists():
                 data = await self._fetch(each["blob"])
                 making = self.folder / f"context{number}"

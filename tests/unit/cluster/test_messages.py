@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 
+from retinue.cluster.blob_store import BlobRef
 from retinue.cluster.invitation import parse_invitation
 from retinue.cluster.messages import InvalidMessage, NodeRecord, decode
 from retinue.core.errors import BadInput
@@ -42,3 +43,9 @@ def test_an_invitation_that_unpacks_to_nonsense_is_refused(document: bytes) -> N
     finally:
         tracemalloc.stop()
     assert refused.value.code == "invalid_invitation"
+
+
+@pytest.mark.parametrize("sha256", ["../../tasks/x", "", "A" * 64, "0" * 63, "0" * 64 + "\n"])
+def test_a_reference_to_a_blob_names_no_other_folder(sha256: str) -> None:
+    with pytest.raises(ValueError, match="not the hash"):
+        BlobRef.from_json({"name": "a.b", "sha256": sha256, "size": 1})
