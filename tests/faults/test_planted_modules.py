@@ -83,6 +83,14 @@ def test_a_change_names_the_file_that_a_link_in_the_project_leads_to(tmp_path: P
     assert found.returncode == 0 and f"a link to {own}" in found.stdout + found.stderr, found
 
 
+def test_what_a_project_s_own_entry_adds_to_ours_is_shown(tmp_path: Path) -> None:
+    entry = {"command": "x", "env": {"PYTHONPATH": "./planted"}}
+    text = json.dumps({"mcpServers": {"retinue": entry}}, indent=1)
+    (tmp_path / ".mcp.json").write_text(text)
+    found = run(tmp_path, "mcp", "install", "claude", "--yes")
+    assert found.returncode == 0 and '{"env": {"PYTHONPATH": "./planted"}}' in found.stderr, found
+
+
 def test_every_module_is_started_without_the_current_folder() -> None:
     """Wherever the package starts `python -m`, `-P` or `-I` goes before it."""
     found = []

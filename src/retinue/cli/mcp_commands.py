@@ -216,6 +216,7 @@ def install(
             WITHOUT_PROJECT,
             build_entry,
             build_hook_changes,
+            find_kept,
             plan_changes,
         )
     except ModuleNotFoundError as error:
@@ -232,6 +233,9 @@ def install(
         words += ["--plain-names"] if plain_names else []
         entry = build_entry(client, words, terms, here, os.environ)
         changes.append(plan_changes(entry, remove=remove))
+        if not remove and (kept := find_kept(entry)):
+            text = render.escape_text(json.dumps(kept))
+            render.note(f"{entry.file} already has this in the entry, which stays: {text}")
         document = {"client": client, "file": str(entry.file), **document}
         if client == "claude" and (hooks or remove):
             told = [*words[: words.index("mcp") + 1], "news"]

@@ -184,6 +184,21 @@ def plan_changes(entry: ConfigEntry, *, remove: bool) -> FileChange:
     return _make_change(entry.file, before, after, remove=remove)
 
 
+def find_kept(entry: ConfigEntry) -> Mapping[str, Any]:
+    """Return what an entry of this name has beside ours, and keeps.
+
+    A file that came with a project may hold such an entry. Its variables decide what our command
+    does, and nothing of them is in the diff.
+    """
+    text = _read(entry.file) or ""
+    found: Any = tomlkit.parse(text).unwrap() if entry.is_toml else _parse_json(text, entry)
+    for key in entry.path:
+        found = found.get(key) if isinstance(found, dict) else None
+    if not _is_local(found):
+        return {}
+    return {key: value for key, value in found.items() if key not in entry.value}
+
+
 def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -> FileChange:
     """Return the change that adds or removes the hooks of Claude Code.
 
