@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from retinue.core.result import Ending, EndKind
+from retinue.formats.json_text import parse_strict_json
 
 LARGEST_RECORD = 65536
 _LARGEST_NUMBER = 2**53
@@ -31,18 +31,10 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
 def _strict_object(data: bytes) -> dict[str, Any]:
     if len(data) > LARGEST_RECORD:
         raise ValueError(f"larger than {LARGEST_RECORD} bytes")
-    record = _STRICT.decode(data.decode("utf-8"))
+    record = parse_strict_json(data.decode("utf-8"))
     if not isinstance(record, dict):
         raise ValueError("not an object")
     return record
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-# Refuses NaN and infinities, which Python's decoder accepts by default.
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check_fields(record: dict[str, Any]) -> Ending:

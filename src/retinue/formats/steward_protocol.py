@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from retinue.core.errors import KINDS, BadInput, Refused, RetinueError
+from retinue.formats.json_text import parse_strict_json
 from retinue.version import VERSION as RELEASE
 
 SOCKET = "steward.sock"  # in the root
@@ -119,8 +120,7 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
         BadInput: it is not a JSON object.
     """
     try:
-        # NaN and infinities are not JSON, but Python's decoder would accept them.
-        message = json.loads(line, parse_constant=_refuse, parse_float=_refuse_infinite)
+        message = parse_strict_json(line)
     except (ValueError, RecursionError):
         raise BadInput("not a JSON object", code="bad_message") from None
     if not isinstance(message, dict):
@@ -161,12 +161,3 @@ def _find_unencodable(value: Any, place: str = "", deep: int = DEEP) -> Iterator
         yield f"{place} is {value}"
     elif value is not None and not isinstance(value, str | int | float | Mapping | list | tuple):
         yield f"{place} is of type {type(value).__name__}"
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-def _refuse_infinite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse(text)

@@ -25,6 +25,7 @@ from retinue.core.result import (
 )
 from retinue.core.text import clean_text
 from retinue.core.voting import Phase
+from retinue.formats.json_text import parse_strict_json
 
 # Bounds on what a child can make the steward store and show.
 MAX_MEMBERS = 64
@@ -311,7 +312,7 @@ def turn_to_json(member: str, turn: Turn, at: str) -> dict[str, Any]:
 def entry_from_line(line: bytes) -> dict[str, Any] | None:
     """Return a turn as strict JSON data; None if the line is not a JSON object."""
     try:
-        entry = _STRICT.decode(line.decode("utf-8"))
+        entry = parse_strict_json(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
@@ -356,12 +357,3 @@ def _call(document: Any) -> Call | None:
     if not isinstance(name, str) or not isinstance(tool, str) or not isinstance(arguments, dict):
         return None
     return Call(id=name, tool=tool, arguments=arguments)
-
-
-def _finite(word: str) -> float:
-    if not math.isfinite(number := float(word)):
-        raise ValueError(f"{word[:20]} is not a number")
-    return number
-
-
-_STRICT = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)

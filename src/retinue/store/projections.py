@@ -22,7 +22,7 @@ from retinue.core.lifecycle import ROSTER_STATES
 from retinue.core.subagent import Counts, Gate, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.files import make_folder, read_plain, storage_failures, write_atomic
-from retinue.formats.event_json import to_line
+from retinue.formats.json_text import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text
 from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
 from retinue.store.reads import Records

@@ -34,7 +34,7 @@ from retinue.core.subagent import (
 )
 from retinue.core.timeline import Lane, Stint
 from retinue.formats.contract_json import contract_from_text
-from retinue.formats.event_json import to_text
+from retinue.formats.json_text import to_text
 from retinue.formats.result_json import result_from_text
 from retinue.store.database import Database
 

@@ -39,7 +39,7 @@ from retinue.files import (
     storage_failures,
     unlock_folders,
 )
-from retinue.formats.event_json import to_line
+from retinue.formats.json_text import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
 from retinue.formats.steward_protocol import DESK, SOCKET
 from retinue.ports import LaunchOrder
