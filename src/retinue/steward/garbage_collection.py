@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,8 +162,13 @@ def _select_tasks(app: App, request: CollectRequest) -> list[Task]:
     closed = [task for task in found if task.state == "closed"]
     if request.older_than_seconds is None:
         return closed
-    limit = datetime.now(UTC) - timedelta(seconds=request.older_than_seconds)
-    return [task for task in closed if datetime.fromisoformat(task.updated_at) < limit]
+    # Ages are compared in seconds: a time many thousand years ago has no date.
+    changed_before = time.time() - request.older_than_seconds
+    return [
+        task
+        for task in closed
+        if datetime.fromisoformat(task.updated_at).timestamp() < changed_before
+    ]
 
 
 Rows = list[dict[str, Any]]
