@@ -46,7 +46,7 @@ from retinue.ports import Admission, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.task_service import iter_events, make_run_ended
+from retinue.steward.task_service import make_run_ended
 from retinue.store.reads import Records
 from retinue.workspaces.git.user_repository import GitSources
 
@@ -168,7 +168,7 @@ class PlanRun:
 
     def _load_checked(self) -> None:
         """Load what `Joiner.check` recorded for an earlier steward."""
-        for each in iter_events(self._records, self._task):
+        for each in self._records.iter_events(self._task):
             event = each.event
             if event.type == events.OUTPUT_CHECKED and event.subagent in self._progress.active:
                 names = ("commit", "content", "tree", "patch")

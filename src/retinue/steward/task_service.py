@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from retinue.core import events
 from retinue.core.errors import AGENT, PYTHON, BadInput, NotFound, Refused, StorageFailed
-from retinue.core.events import Event, Recorded
+from retinue.core.events import Event
 from retinue.core.ids import RunId, TaskId, make_slug, require_id
 from retinue.core.lifecycle import State
 from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
@@ -150,7 +150,6 @@ def _get_step(subagent: Subagent) -> int:
 
 MAX_TITLE = 500
 MAX_DESCRIPTION = 100_000
-PAGE = 1000
 FOR_PLAN = "plan"  # purpose of a task that is created for a plan and has nothing to do without it
 
 
@@ -364,14 +363,6 @@ class TaskService:
         closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {task.id} closed")
         self._journal.record(task.id, [make_run_ended(task, verdict, details), closed])
         return self._records.get_task(task.id)
-
-
-def iter_events(records: Records, task: TaskId) -> Iterator[Recorded]:
-    """Yield all events of a task from the first; they are read a page at a time."""
-    after = 0
-    while page := records.list_events(task, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].seq
 
 
 def make_run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:

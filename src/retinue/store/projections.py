@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -24,7 +24,7 @@ from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.files import make_folder, read_plain, storage_failures, write_atomic
 from retinue.formats.json_text import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text
-from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
+from retinue.store.event_log import EventLogWriter, make_log_ahead_error
 from retinue.store.reads import Records
 from retinue.store.task_yaml import MOST_ENDED, RosterEntry, TaskFile
 from retinue.store.verify import Problem
@@ -197,9 +197,7 @@ class Projector:
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """Schedule a write that shows these events."""
         self._take_up(task, recorded[0].seq - 1)
-        self._dirty[task].update(
-            entry.event.subagent for entry in recorded if entry.event.subagent is not None
-        )
+        self._dirty[task].update(_name_subagents(recorded))
         loop = asyncio.get_running_loop()
         begins = all(entry.event.type in BEGINNINGS for entry in recorded)
         due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
@@ -228,7 +226,7 @@ class Projector:
         self._taken_up.add(task)
         shown = _read_last_shown(self._folders.get_folder(task) / STATUS_FILE)
         if shown < last:
-            self._dirty[task].update(self._list_changed(task, shown))
+            self._dirty[task].update(_name_subagents(self._records.iter_events(task, after=shown)))
         return shown < last
 
     def flush(self) -> None:
@@ -301,16 +299,15 @@ class Projector:
             entries = [_to_roster_entry(each) for each in sorted(shown, key=attrgetter("step_idx"))]
             file.update_roster(entries, known.state, known.updated_at, gates)
 
-    def _list_changed(self, task: TaskId, after: int) -> Iterator[str]:
-        """Yield the subagents with an event after that number."""
-        while batch := self._records.list_events(task, after=after, limit=BATCH):
-            yield from (each.event.subagent for each in batch if each.event.subagent is not None)
-            after = batch[-1].seq
-
     def _open_gates(self, task: TaskId) -> list[Gate]:
         return [gate for gate in self._records.list_gates(task) if gate.state == "open"][
             :MOST_GATES
         ]
+
+
+def _name_subagents(recorded: Iterable[Recorded]) -> Iterator[str]:
+    """Yield the subagents that these events are about."""
+    return (each.event.subagent for each in recorded if each.event.subagent is not None)
 
 
 def _read_last_shown(status: Path) -> int:

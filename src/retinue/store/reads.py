@@ -9,7 +9,7 @@ import json
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -186,6 +186,7 @@ def from_recorded(recorded: Recorded) -> dict[str, Any]:
 
 
 MOST_RECENT = 256
+EVENTS_AT_ONCE = 1000  # one page of `iter_events`
 Key = tuple[TaskId, SubagentId]
 
 
@@ -372,6 +373,12 @@ class Records:
     def list_events(self, task: TaskId, *, after: int, limit: int) -> list[Recorded]:
         rows = self._db.fetch_rows("events_after", task_id=task, after=after, limit=limit)
         return [to_recorded(row) for row in rows]
+
+    def iter_events(self, task: TaskId, *, after: int = 0) -> Iterator[Recorded]:
+        """Yield all events of a task after that number; they are read a page at a time."""
+        while page := self.list_events(task, after=after, limit=EVENTS_AT_ONCE):
+            yield from page
+            after = page[-1].seq
 
     def count_by_status(self, task: TaskId) -> Counts:
         """Return the number of subagents by status."""
