@@ -42,6 +42,7 @@ from retinue.core.text import shorten
 from retinue.core.tool_servers import ToolServer
 from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
+from retinue.processes import finish_work
 from retinue.steward.agent_staffing import require_agents_fit
 from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
 
@@ -270,15 +271,8 @@ class ContractFactory:
         if parent is not None:
             lock = self._threads.setdefault((parent.task, parent.id), lock)
         async with lock:
-            work = asyncio.create_task(asyncio.to_thread(check))
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                # A thread cannot be stopped: keep the lock until it ends.
-                await asyncio.wait({work})
-                # Retrieve the exception, or asyncio logs that it was never retrieved.
-                work.exception()
-                raise
+            # A thread cannot be stopped: if this call is cancelled, keep the lock until it ends.
+            return await finish_work(asyncio.to_thread(check))
 
     async def _make_drafts(
         self,
