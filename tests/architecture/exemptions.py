@@ -43,8 +43,7 @@ BROAD_EXCEPTS: dict[str, str] = {
 # that all of it is over before one of them is raised.
 GATHERED_ERRORS: dict[str, str] = {
     "src/retinue/team/team_main.py::_wait_ended": "a part that breaks says so where it ends",
-    "src/retinue/steward/spawning.py::SpawnService._cancel_all": "raised, but for earlier ends",
-    "src/retinue/steward/task_service.py::TaskService.cancel": "raised, but for earlier ends",
+    "src/retinue/steward/scheduler.py::Supervisor.cancel_all": "raised, but for earlier ends",
     "src/retinue/workspaces/git/git_command.py::gather_both": "raised, the first of them",
 }
 

@@ -361,6 +361,25 @@ class Supervisor:
         if not ended.standing.cancelled:
             raise _make_ended_error(ended)
 
+    async def cancel_all(
+        self, subagents: Sequence[Subagent], *, by: str, reason: str, kill: bool = False
+    ) -> list[Subagent]:
+        """Cancel all of them concurrently; return those that had not ended by themselves.
+
+        Raises:
+            StorageFailed: a subagent is being stopped, but that could not be recorded.
+        """
+        # Last first: a freed slot must not start one that is about to be cancelled.
+        ends = await asyncio.gather(
+            *(self.cancel(each, by=by, reason=reason, kill=kill) for each in reversed(subagents)),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, Refused):
+                raise end
+        both = zip(subagents, reversed(ends), strict=True)
+        return [subagent for subagent, end in both if end is None]
+
     def answer(self, subagent: Subagent, message: str, *, by: str) -> None:
         """Record the answer to a blocked subagent and start its next attempt.
 

@@ -89,7 +89,8 @@ class SpawnService:
                 when_gone()
                 alone = [s for s in subagents if (s.task, s.id) not in self._attended]
                 # Shielded: a second cancellation of this call must not stop the clean-up.
-                await asyncio.shield(self._cancel_all(alone))
+                cancelling = self._supervisor.cancel_all(alone, by="parent", reason=GONE)
+                await asyncio.shield(cancelling)
 
     async def admit(
         self, task: TaskId, request: SpawnRequest, new: NewTask | None = None
@@ -331,15 +332,6 @@ class SpawnService:
             return result
 
         return await self._journal.wait_until(subagent.task, look)
-
-    async def _cancel_all(self, subagents: Sequence[Subagent]) -> None:
-        """Cancel all of them concurrently."""
-        # Last first: a freed slot must not start one that is about to be cancelled.
-        known = [self._records.get_subagent(each.task, each.id) for each in reversed(subagents)]
-        ends = (self._supervisor.cancel(each, by="parent", reason=GONE) for each in known)
-        for outcome in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Refused):
-                raise outcome
 
 
 class NoteAnswers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -279,17 +278,9 @@ class TaskService:
         with suppress(StorageFailed):
             self._journal.settle()
             self._supervisor.closing.request(self._records.list_unclosed(name), by, reason)
-        # Last first: a freed slot must not start one that is about to be cancelled.
-        known = self._records.list_unclosed(name)[::-1]
-        ends = await asyncio.gather(
-            *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
-            return_exceptions=True,
-        )
-        for end in ends:
-            if isinstance(end, BaseException) and not isinstance(end, Refused):
-                raise end
-        both = zip(reversed(known), reversed(ends), strict=True)
-        return [each.id for each, end in both if end is None]
+        unclosed = self._records.list_unclosed(name)
+        cancelled = await self._supervisor.cancel_all(unclosed, by=by, reason=reason, kill=kill)
+        return [each.id for each in cancelled]
 
     def join(self, task: TaskId) -> JoinedTask:
         """Return every subagent of the task with its result, in step order."""
