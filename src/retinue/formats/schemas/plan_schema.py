@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from retinue.core.answer_schema import UnusableSchema, require_usable_schema
 from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
 from retinue.core.ids import make_slug
@@ -29,6 +28,7 @@ from retinue.formats.schemas.validation_errors import (
     Name,
     Word,
     make_value_error,
+    require_answer_schema,
     validate_document,
 )
 from retinue.formats.yaml_document import Place, load_yaml
@@ -436,7 +436,8 @@ def _require_no_sources(step: PlanStep, number: int) -> None:
 
 
 def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
-    schema = _check_schema(step.answer_schema, number)
+    schema = step.answer_schema
+    require_answer_schema(schema, f"steps[{number}].answer_schema")
     if step.votes_on and schema is not None:
         raise BadInput(
             f"steps[{number}].answer_schema: a vote has a schema of its own", code="invalid_plan"
@@ -450,12 +451,3 @@ def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
             hint="leave answer_schema out for the usual verdict",
         )
     return schema or VERDICT
-
-
-def _check_schema(schema: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    if schema is not None:
-        try:
-            require_usable_schema(schema)
-        except UnusableSchema as why:
-            raise BadInput(f"steps[{number}].answer_schema: {why}", code="invalid_schema") from None
-    return schema

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from retinue.core.answer_schema import KNOWN, NOTES, UnusableSchema, require_usable_schema
 from retinue.core.errors import BadInput
 from retinue.core.ids import is_id
 from retinue.core.task_config import DURATION, is_duration
@@ -77,6 +78,24 @@ def validate_document(
         problem, hint = _format_unknown_key(model, first["loc"], under)
         raise BadInput(f"{start}: {problem}", code="unknown_key", hint=hint)
     raise BadInput(f"{start}: {_format_place(place)}: {_format_problem(first)}", code="bad_config")
+
+
+def require_answer_schema(schema: Mapping[str, Any] | None, where: str) -> None:
+    """Check that every condition in the JSON schema of an answer can be checked.
+
+    Raises:
+        BadInput: one cannot; names the keyword.
+    """
+    if schema is None:
+        return
+    try:
+        require_usable_schema(schema)
+    except UnusableSchema as why:
+        raise BadInput(
+            f"{where}: {why}",
+            code="invalid_schema",
+            hint=f"supported keywords: {', '.join(sorted(KNOWN - NOTES))}",
+        ) from None
 
 
 def _own_key(detail: ErrorDetails) -> Place:
