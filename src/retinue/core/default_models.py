@@ -28,6 +28,11 @@ DEFAULT_MODELS = {
 }  # default model by backend type
 
 
+def get_model(backend: ModelBackend) -> str:
+    """Return the backend's model, or the default of its type; empty if that has none."""
+    return backend.model or DEFAULT_MODELS.get(backend.type, "")
+
+
 def is_key_variable(name: str) -> bool:
     """Return whether a variable's name is that of a provider's API key."""
     return name.endswith("_API_KEY")

@@ -14,10 +14,10 @@ from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
 from retinue.core.default_models import (
-    DEFAULT_MODELS,
     NOT_SET,
     SET_IT,
     SPOKEN,
+    get_model,
     speaks,
 )
 from retinue.core.errors import AGENT, BadInput, Refused
@@ -133,7 +133,7 @@ class AgentSelector:
         route, wire, model = "", profile.wire, agent.model
         if agent.login == "gateway":
             backend = self._choose_provider(profile, agent, config, needs_key=needs_key)
-            route, model = backend.name, agent.model or _find_model(backend)
+            route, model = backend.name, agent.model or get_model(backend)
         return TeamMember(
             id=candidate.id,
             route=route,
@@ -349,10 +349,6 @@ def _make_profile(candidate: Candidate, agent: CodingAgent) -> AgentProfile:
         environment=dict(agent.environment),
         masks=agent.masks,
     )
-
-
-def _find_model(backend: ModelBackend) -> str:
-    return backend.model or DEFAULT_MODELS.get(backend.type, "")
 
 
 def _remark_on(profile: AgentProfile, found: FoundProgram) -> str:

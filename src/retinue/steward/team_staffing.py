@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from retinue.core.agent_cli_tools import restrict_command
 from retinue.core.brief import Brief
 from retinue.core.contract import ROOT, TOOLS, Delegation, Team, TeamMember, require_known_tools
-from retinue.core.default_models import (
-    DEFAULT_MODELS,
-    LOCAL,
-    NOT_SET,
-    SET_IT,
-)
+from retinue.core.default_models import LOCAL, NOT_SET, SET_IT, get_model
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
 from retinue.core.prompts import (
     check_brief,
@@ -257,7 +252,7 @@ class WorkerSelector:
             id=candidate.id,
             route=candidate.backend.name,
             wire=candidate.backend.type,
-            model=candidate.backend.model or DEFAULT_MODELS.get(candidate.backend.type, ""),
+            model=get_model(candidate.backend),
             system_message=candidate.system_message,
             servers=tuple(map(self._require_server_ready, candidate.servers)),
         )
