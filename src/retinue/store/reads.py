@@ -6,12 +6,14 @@ The cost of a page does not grow with the age of a task.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from retinue.core.budget import Spending
@@ -442,40 +444,52 @@ class Records:
 SCANNED = 5000  # events that one search reads, matching or not
 GATES = 50
 BOOKINGS = 500
-KEPT = 256  # tasks with cached totals
-SHORT_SECONDS = 0.02
-SHARE_OF_TIME = 0.05
+MAX_CACHED = 256  # tasks with cached totals or steps
+SHORT_SECONDS = 0.02  # a query that takes no longer is run each time
+SHARE_OF_TIME = 0.05  # limit for a query that takes longer
 LANES = {"all": "lanes", "open": "lanes_open", "failed": "lanes_failed"}
 
 
-class _CachedTotals(NamedTuple):
-    totals: Totals
-    until: float  # time from which they are computed again
-    closed: bool
+CacheKey = TypeVar("CacheKey")
+Value = TypeVar("Value")
+
+
+class SlowQueryCache(Generic[CacheKey, Value]):
+    """Results of queries that grow with the history.
+
+    A short query is run each time. A long one is run only so often that it takes a small share of
+    the time, however often a page asks.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._known = BoundedDict[CacheKey, tuple[Value, float]](most)  # and until when to use it
+
+    def get(self, key: CacheKey, compute: Callable[[], Value], *, is_final: bool = False) -> Value:
+        """Return the cached result, or the computed one; a final one never changes."""
+        known = self._known.get(key)
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        began = time.monotonic()
+        value = compute()
+        took = time.monotonic() - began
+        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
+        self._known[key] = value, math.inf if is_final else until
+        return value
 
 
 class PageQueries:
     def __init__(self, database: Database, records: Records) -> None:
         self._db = database
         self._records = records
-        self._totals = BoundedDict[TaskId, _CachedTotals](KEPT)
-        self._planned = BoundedDict[TaskId, tuple[int, dict[int, str]]](KEPT)
+        self._totals = SlowQueryCache[TaskId, Totals](MAX_CACHED)
+        # The newest event that was read for plans, and the names of their steps by position.
+        self._planned = BoundedDict[TaskId, tuple[int, dict[int, str]]](MAX_CACHED)
 
     def get_totals(self, task: Task) -> Totals:
-        """Return the totals of a task.
-
-        Those of a closed task are computed once. Those of an open task are computed each time, but
-        when that is slow, only so often that it takes a small share of the time.
-        """
-        known = self._totals.get(task.id)
-        if known is not None and (known.closed or time.monotonic() < known.until):
-            return known.totals
-        began = time.monotonic()
-        totals = self._records.sum_totals(task.id)
-        took = time.monotonic() - began
-        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
-        self._totals[task.id] = _CachedTotals(totals, until, task.state == "closed")
-        return totals
+        """Return the totals of a task; those of a closed one are computed once."""
+        is_closed = task.state == "closed"
+        compute = partial(self._records.sum_totals, task.id)
+        return self._totals.get(task.id, compute, is_final=is_closed)
 
     def list_lanes(self, task: TaskId, *, which: str, first: int, limit: int) -> list[Lane]:
         """Return subagents from step `first` on; of a filtered list, from that position on."""
