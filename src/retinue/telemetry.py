@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from retinue.core import events
-from retinue.core.events import Paid, Recorded
+from retinue.core.events import ModelRequest, Recorded
 from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
 from retinue.core.timeline import Lane
@@ -182,11 +182,13 @@ class Telemetry:
         span.links = _make_links(subagent)
         self._tell(span, (lane.created_at, closed.ts), self._describe_subagent(subagent))
         self._tell_attempts(subagent, lane, path)
-        for number, paid in enumerate(self._app.pages.list_paid(subagent.task, subagent.id)):
+        for number, request in enumerate(
+            self._app.pages.list_model_requests(subagent.task, subagent.id)
+        ):
             asked = _Span(
-                subagent.run, f"{CHAT} {paid.model}", [*path, CHAT, str(number)], False, path
+                subagent.run, f"{CHAT} {request.model}", [*path, CHAT, str(number)], False, path
             )
-            self._tell(asked, (paid.ts, paid.ts), _describe_payment(paid), SpanKind.CLIENT)
+            self._tell(asked, (request.ts, request.ts), _describe_request(request), SpanKind.CLIENT)
         self._tell_tools(subagent, path)
 
     def _tell_attempts(self, subagent: Subagent, lane: Lane, path: list[str]) -> None:
@@ -301,14 +303,14 @@ def _make_context(run: str, path: Sequence[str]) -> SpanContext:
     return SpanContext(hash_number(run, 16), whose, is_remote=False, trace_flags=TraceFlags(1))
 
 
-def _describe_payment(paid: Paid) -> Attributes:
+def _describe_request(request: ModelRequest) -> Attributes:
     return {
         OPERATION: CHAT,
-        PROVIDER: paid.provider,
-        MODEL: paid.model,
-        INPUT_TOKENS: paid.spending.input_tokens,
-        OUTPUT_TOKENS: paid.spending.output_tokens,
-        "retinue.cost_usd": paid.spending.cost,
+        PROVIDER: request.provider,
+        MODEL: request.model,
+        INPUT_TOKENS: request.spending.input_tokens,
+        OUTPUT_TOKENS: request.spending.output_tokens,
+        "retinue.cost_usd": request.spending.cost,
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.core.brief import Brief
-from retinue.core.budget import Budget, ModelAccess, Spent
+from retinue.core.budget import AttemptSpending, Budget, ModelAccess
 from retinue.core.errors import BadInput
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
@@ -94,8 +94,8 @@ class NoGateway:
     ) -> None:
         """Nobody asks."""
 
-    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
-        return Spent()
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> AttemptSpending:
+        return AttemptSpending()
 
 
 class NoEdits:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from retinue.core.errors import add_hint_to_error
-from retinue.core.events import Paid, Recorded
+from retinue.core.events import ModelRequest, Recorded
 from retinue.core.ids import MemberId
 from retinue.core.lifecycle import ROSTER_STATES, State
 from retinue.core.placement import NodeFacts
@@ -397,27 +397,27 @@ def team_to_json(testimony: Testimony | None, answers: Mapping[MemberId, str]) -
     }
 
 
-def paid_to_json(paid: Paid) -> dict[str, Any]:
+def model_request_to_json(request: ModelRequest) -> dict[str, Any]:
     return {
-        "ts": paid.ts,
-        "attempt": paid.attempt,
-        "model": f"{paid.provider}/{paid.model}",
-        "status": paid.status,
-        "input_tokens": paid.spending.input_tokens,
-        "output_tokens": paid.spending.output_tokens,
-        "cost": paid.spending.cost,
-        "priced": paid.priced,
-        "seconds": paid.seconds,
-        "cached_tokens": paid.spending.cached_tokens,
-        "reasoning_tokens": paid.spending.reasoning_tokens,
-        "estimated": paid.spending.estimated,
+        "ts": request.ts,
+        "attempt": request.attempt,
+        "model": f"{request.provider}/{request.model}",
+        "status": request.status,
+        "input_tokens": request.spending.input_tokens,
+        "output_tokens": request.spending.output_tokens,
+        "cost": request.spending.cost,
+        "priced": request.priced,
+        "seconds": request.seconds,
+        "cached_tokens": request.spending.cached_tokens,
+        "reasoning_tokens": request.spending.reasoning_tokens,
+        "estimated": request.spending.estimated,
     }
 
 
-def request_to_json(paid: Paid) -> dict[str, Any]:
+def request_to_json(request: ModelRequest) -> dict[str, Any]:
     """Return a model request with its number and the subagent that made it."""
-    names = {"entry": paid.entry, "task_id": paid.task, "subagent_id": paid.subagent}
-    return names | paid_to_json(paid)
+    names = {"entry": request.entry, "task_id": request.task, "subagent_id": request.subagent}
+    return names | model_request_to_json(request)
 
 
 MOST_OUTPUT_LINES = 40  # last lines of a failed command's output

@@ -20,7 +20,7 @@ from retinue.core.budget import Spending
 from retinue.core.contract import Contract
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import AGENT, PYTHON, NotFound, StorageFailed
-from retinue.core.events import Event, Matches, Paid, Recorded, Wanted
+from retinue.core.events import Event, EventFilter, EventMatches, ModelRequest, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.result import Result
@@ -126,8 +126,8 @@ def to_gate(row: sqlite3.Row) -> Gate:
     )
 
 
-def to_paid(row: sqlite3.Row) -> Paid:
-    return Paid(
+def to_model_request(row: sqlite3.Row) -> ModelRequest:
+    return ModelRequest(
         entry=row["entry_id"],
         task=TaskId(row["task_id"]),
         subagent=SubagentId(row["sub_agent_id"]),
@@ -539,7 +539,7 @@ class PageQueries:
         row = self._db.fetch_one("event", task_id=task, seq=seq)
         return None if row is None else to_recorded(row)
 
-    def search(self, task: TaskId, wanted: Wanted, *, before: int, limit: int) -> Matches:
+    def search(self, task: TaskId, wanted: EventFilter, *, before: int, limit: int) -> EventMatches:
         """Return the newest matches before that event, among a limited number of events."""
         floor = max(1, before - SCANNED)
         rows = self._db.fetch_rows(
@@ -554,7 +554,7 @@ class PageQueries:
         )
         # The next search continues before this event, even if this one found nothing.
         reached = floor if len(rows) < limit else rows[-1]["seq"] if rows else before
-        return Matches(
+        return EventMatches(
             events=[to_recorded(row) for row in rows], before=reached if reached > 1 else 0
         )
 
@@ -568,13 +568,15 @@ class PageQueries:
         rows = self._db.fetch_rows("open_gates_of_root")
         return [(TaskId(row["task_id"]), to_gate(row)) for row in rows]
 
-    def list_paid(self, task: TaskId, subagent: SubagentId) -> list[Paid]:
+    def list_model_requests(self, task: TaskId, subagent: SubagentId) -> list[ModelRequest]:
         """Return the newest model requests, in the order in which they ended."""
         rows = self._db.fetch_rows(
             "newest_bookings", task_id=task, sub_agent_id=subagent, limit=BOOKINGS
         )
         # Entries are numbered when a request begins, and have the time of its end.
-        return sorted((to_paid(row) for row in reversed(rows)), key=lambda paid: paid.ts)
+        return sorted(
+            (to_model_request(row) for row in reversed(rows)), key=lambda request: request.ts
+        )
 
     def _build_lanes(self, task: TaskId, rows: Sequence[sqlite3.Row]) -> list[Lane]:
         names = json.dumps([row["sub_agent_id"] for row in rows])

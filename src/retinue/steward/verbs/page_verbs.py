@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from retinue.core.errors import BadInput, NotFound
-from retinue.core.events import Wanted
+from retinue.core.events import EventFilter
 from retinue.core.ids import TaskId
 from retinue.core.subagent import Gate, Subagent
 from retinue.formats import views_json
@@ -124,7 +124,7 @@ async def list_requests(app: App, params: Params) -> Any:
     after = params.take_count("after", 0, LARGEST)
     limit = params.take_count("limit", REQUESTS, REQUESTS)
     found = app.costs.list_requests(_take_optional_task(app, params), after=after, limit=limit)
-    return [views_json.request_to_json(paid) for paid in found]
+    return [views_json.request_to_json(request) for request in found]
 
 
 async def list_events(app: App, params: Params) -> Any:
@@ -162,7 +162,7 @@ async def search_events(app: App, params: Params) -> Any:
     name = params.take_task()
     before = params.take_count("before", LARGEST, LARGEST)
     limit = params.take_count("limit", PAGE, PAGE)
-    wanted = Wanted(
+    wanted = EventFilter(
         kinds=tuple(take_texts(params, "kinds", "patterns")),
         subagent=params.take_text("subagent", ""),
         text=params.take_text("text", ""),
@@ -214,8 +214,8 @@ async def show_subagent(app: App, params: Params) -> Any:
         "lane": views_json.lane_to_json(app.pages.get_lane(subagent.task, subagent.id)),
         "team": team,
         "paid": [
-            views_json.paid_to_json(paid)
-            for paid in app.pages.list_paid(subagent.task, subagent.id)
+            views_json.model_request_to_json(request)
+            for request in app.pages.list_model_requests(subagent.task, subagent.id)
         ],
         "gates": [
             _describe_gate(app, subagent.task, gate)
