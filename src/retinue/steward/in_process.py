@@ -132,11 +132,15 @@ class InProcessTransport:
     async def call(self, verb: str, **params: Any) -> Any:
         known = KNOWN.get(verb)
         if known is None:
-            hint = steward_protocol.OTHER_VERSION
+            hint = steward_protocol.OTHER_VERSION_HINT
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb", hint=hint)
         require_trusted(self._app, verb)
-        return await known(self._app, Params(steward_protocol.as_sent(verb, drop_unset(params))))
+        return await known(
+            self._app, Params(steward_protocol.to_received_params(verb, drop_unset(params)))
+        )
 
     def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
         require_trusted(self._app, verb)
-        return STREAMS[verb](self._app, Params(steward_protocol.as_sent(verb, drop_unset(params))))
+        return STREAMS[verb](
+            self._app, Params(steward_protocol.to_received_params(verb, drop_unset(params)))
+        )
