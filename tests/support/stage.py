@@ -68,7 +68,7 @@ async def no_source() -> Source:
     raise BadInput("nothing can be merged here", code="unknown_integration")
 
 
-def make_binder(
+def make_contract_factory(
     tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]
 ) -> ContractFactory:
     return ContractFactory(
@@ -195,7 +195,9 @@ class Stage:
             failpoint=self._pass,
             complain=self.complaints.append,
         )
-        contracts = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
+        contracts = make_contract_factory(
+            self.tasks, runtime, lambda parent: parent.contract.budget
+        )
         parts: dict[str, Any] = {
             "journal": self.journal,
             "records": self.records,

@@ -126,7 +126,7 @@ class ContractFactory:
         self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def bind(
+    async def make_admission(
         self, task: Task, request: SpawnRequest, config: TaskConfig | None = None
     ) -> Admission:
         """Return the admission of a whole call, with one contract per brief.
@@ -161,7 +161,7 @@ class ContractFactory:
         ]
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._find_source()
-            drafts = [_bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
+            drafts = [_set_merge_target(draft, source, name_branch(task.id)) for draft in drafts]
         return Admission(
             drafts=tuple(drafts),
             by=request.by,
@@ -175,7 +175,7 @@ class ContractFactory:
             again=request.again,
         )
 
-    def bind_again(self, contract: Contract, parent: Subagent) -> Contract:
+    def narrow_successor(self, contract: Contract, parent: Subagent) -> Contract:
         """Narrow a successor's contract to what its parent has left now."""
         return _narrow_to_parent(contract, parent, self._get_remaining_budget(parent).split(2))
 
@@ -582,7 +582,7 @@ def name_branch(task: TaskId) -> str:
     return BRANCH.format(task=task)
 
 
-def _bind_merge(draft: Draft, source: Source, branch: str) -> Draft:
+def _set_merge_target(draft: Draft, source: Source, branch: str) -> Draft:
     """Return the draft with repository, base and branch set if its output is merged."""
     outputs = draft.contract.outputs
     if outputs.integration != "merge":

@@ -226,8 +226,8 @@ class PlanRun:
             if len(working) >= self._folders.read_config(self._task).max_concurrent:
                 break
             try:
-                admission = await self._bind_step(step)
-                # Binding awaits: the run may have been stopped meanwhile. `_advance` ends it.
+                admission = await self._make_step_admission(step)
+                # That awaits: the run may have been stopped meanwhile. `_advance` ends it.
                 if step not in self._progress.list_startable() or self._is_orphaned():
                     return
                 (self._progress.active[step.id],) = self._journal.admit(self._task, admission)
@@ -245,7 +245,7 @@ class PlanRun:
         if self._supervisor.queue.watch(self._task):
             self._journal.wake(self._task)
 
-    async def _bind_step(self, step: PlanStep) -> Admission:
+    async def _make_step_admission(self, step: PlanStep) -> Admission:
         task = self._records.get_task(self._task)
         assignment = self.assignment
         parent = assignment.parent and self._records.get_subagent(self._task, assignment.parent)
@@ -257,7 +257,7 @@ class PlanRun:
             parent=parent or None,
             member=assignment.member,
         )
-        admission = await self._contracts.bind(task, request)
+        admission = await self._contracts.make_admission(task, request)
         (draft,) = admission.drafts
         return replace(admission, drafts=(self._apply_plan(step, draft),), queue=False)
 

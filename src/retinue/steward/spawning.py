@@ -108,9 +108,9 @@ class SpawnService:
         task_record = self._records.get_task(task)
         self._folders.require_writable(task_record.id)
         try:
-            admission = await self._bind_request(task_record, request)
+            admission = await self._make_admission(task_record, request)
             if request.parent is not None:
-                # Binding awaits: the parent may have ended meanwhile.
+                # Making the admission awaits: the parent may have ended meanwhile.
                 self._require_at_work(request.parent)
                 granted = event_factory.make_delegated(request.parent, len(request.briefs))
                 admission = replace(admission, preface=(granted,))
@@ -127,10 +127,10 @@ class SpawnService:
     ) -> list[Subagent]:
         """Create the task and admit its first call; a refused call creates nothing."""
         task = self._tasks.make_draft(title=new.title, name=name)
-        admission = await self._contracts.bind(task, request, new.task_config)
+        admission = await self._contracts.make_admission(task, request, new.task_config)
         if refusal := next(filter(None, (draft.refusal for draft in admission.drafts)), None):
             raise refusal
-        # bind() waits for the isolation check: another caller may have created the task meanwhile.
+        # That waited for the isolation check: another caller may have created the task meanwhile.
         if self.has_task(name):
             return await self.admit(name, request)
         self._tasks.record(task, new.config)
@@ -143,15 +143,15 @@ class SpawnService:
         self._supervisor.pump(task.id)
         return subagents
 
-    async def _bind_request(self, task: Task, request: SpawnRequest) -> Admission:
-        """Bind the call; in a closed task, report any refusal as "task closed".
+    async def _make_admission(self, task: Task, request: SpawnRequest) -> Admission:
+        """Return the admission of the call; in a closed task, report any refusal as "task closed".
 
         Raises:
             Refused: the task is closed and its configuration does not allow this call. Repeated
                 calls pass, so that they find their subagents.
         """
         try:
-            return await self._contracts.bind(task, request)
+            return await self._contracts.make_admission(task, request)
         except RetinueError:
             if task.state == "open":
                 raise
@@ -270,7 +270,7 @@ class SpawnService:
             # The parent may have less budget and time left than at the first spawn.
             parent = self._records.get_subagent(task.id, contract.delegated_by)
             if parent.standing.in_attempt:
-                contract = self._contracts.bind_again(contract, parent)
+                contract = self._contracts.narrow_successor(contract, parent)
         origin = contract.continues or subagent.id
         self._require_sole_worker(task.id, origin)
         step = replace(contract.step, description=self._build_preamble(subagent) + f"\n\n{message}")
