@@ -58,8 +58,8 @@ def list_keyed_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, .
     return tuple(found.values())
 
 
-# Formats of requests that a backend of each type understands, by the names of `AgentProfile.wire`.
-SPOKEN = {
+# Backend type -> the formats of requests that it understands, as `AgentProfile.wire` names them.
+WIRES_BY_TYPE = {
     "anthropic": ("anthropic",),
     "openai": ("responses", "chat"),
     "gemini": ("gemini",),
@@ -68,5 +68,5 @@ SPOKEN = {
 }
 
 
-def speaks(backend: ModelBackend, wire: str) -> bool:
-    return wire in SPOKEN.get(backend.type, ())
+def accepts_wire(backend: ModelBackend, wire: str) -> bool:
+    return wire in WIRES_BY_TYPE.get(backend.type, ())

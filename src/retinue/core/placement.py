@@ -66,7 +66,7 @@ def parse_placement(words: Sequence[str]) -> Placement:
     return Placement(labels=tuple(dict.fromkeys(labels)), host=hosts[0] if hosts else "")
 
 
-def make_ambiguous(name: str, ids: Sequence[str]) -> Refused:
+def make_ambiguous_node_error(name: str, ids: Sequence[str]) -> Refused:
     """Return the refusal of a name that several nodes have."""
     return Refused(
         f"several nodes are called {name}: {', '.join(sorted(ids))}",

@@ -44,7 +44,7 @@ from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.processes import finish_work
 from retinue.steward.agent_staffing import require_agents_fit
-from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
+from retinue.steward.team_staffing import WorkerSelector, list_default_tools
 
 MAX_QUEUED_PER_CALL = 1000
 MAX_QUEUED_PER_CHILD = 200  # queued subagents of one subagent
@@ -486,12 +486,12 @@ def _narrow_to_parent(contract: Contract, parent: Subagent, share: Budget) -> Co
 
 
 def _make_permissions(brief: Brief, team: Team | None, parent: Subagent | None) -> Permissions:
-    """Return the permissions; without named tools, a team gets the usual ones of its parent."""
-    usual = () if team is None else list_usual_tools(team.servers)
+    """Return the permissions; without named tools, a team gets the default ones of its parent."""
+    default = () if team is None else list_default_tools(team.servers)
     if parent is not None:
-        usual = tuple(tool for tool in usual if parent.contract.allows_tool(tool))
+        default = tuple(tool for tool in default if parent.contract.allows_tool(tool))
     return Permissions(
-        allowed_tools=usual if brief.tools is None else tuple(brief.tools),
+        allowed_tools=default if brief.tools is None else tuple(brief.tools),
         can_spawn_children=brief.delegation_depth > 0,
         max_delegation_depth=brief.delegation_depth,
         access=brief.access,
@@ -510,10 +510,10 @@ def _make_budget(brief: Brief, config: TaskConfig) -> Budget:
 
 def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> Execution:
     agents = team is not None and any(member.agent for member in team.members)
-    usual = brief.usual_retries(command=team is None or agents)
+    default = brief.default_retries(command=team is None or agents)
     return Execution(
         attempt_timeout_ms=config.clamp_timeout_ms(brief.timeout_seconds),
-        max_retries=usual if brief.retries is None else brief.retries,
+        max_retries=default if brief.retries is None else brief.retries,
         close_on_completion=brief.close_on_completion,
         retry_on_timeout=brief.retry_on_timeout,
         cancel_grace_ms=config.graces_ms,

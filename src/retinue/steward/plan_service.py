@@ -508,7 +508,7 @@ class PlanService:
             # Security: a subagent could have written any other repository, git configuration
             # included.
             self._sources.require_same_repository(place, self._project)
-        _require_usual_rights(plan)
+        _require_team_rights(plan)
         for step in plan.steps:
             if step.destination:
                 hint = "leave destination out: it is copied to the task's shared output"
@@ -565,7 +565,7 @@ class PlanEnd:
     parts: tuple[tuple[Subagent, Result | None], ...]  # in plan order; only those that started
 
 
-def _require_usual_rights(plan: Plan) -> None:
+def _require_team_rights(plan: Plan) -> None:
     """Raises:
     BadInput: the plan lifts a restriction or asks for secrets, which only a user may do.
     """

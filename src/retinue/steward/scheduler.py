@@ -21,7 +21,7 @@ from retinue.core.globs import overlap
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.plan import MERGE
-from retinue.core.prompts import answer_of
+from retinue.core.prompts import format_answer
 from retinue.core.subagent import Attempt, Claim, Gate, Subagent, list_answers
 from retinue.core.task_config import TaskConfig
 from retinue.ports import (
@@ -564,9 +564,9 @@ def _build_words(subagent: Subagent, gates: Sequence[Gate]) -> str:
     contract = subagent.contract
     known = list_answers(gates, subagent.id)
     if contract.team is not None:
-        answers = [answer_of((), gate.answer) for gate in known[-1:]]
+        answers = [format_answer((), gate.answer) for gate in known[-1:]]
     else:
-        answers = [answer_of(gate.questions, gate.answer) for gate in known]
+        answers = [format_answer(gate.questions, gate.answer) for gate in known]
     return contract.words + "".join(answers)
 
 

@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.core.gate_notes import parse_answers
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
-from retinue.core.prompts import answer_of
+from retinue.core.prompts import format_answer
 from retinue.core.result import Result
 from retinue.core.subagent import (
     LEFT,
@@ -296,7 +296,7 @@ class SpawnService:
             if contract.team
             else list_answers(self._records.list_gates(subagent.task), subagent.id)
         )
-        answers = [answer_of(gate.questions, gate.answer).rstrip() for gate in gates]
+        answers = [format_answer(gate.questions, gate.answer).rstrip() for gate in gates]
         return "".join([contract.step.description, *answers, "\n\n## Message" if answers else ""])
 
     def _require_sole_worker(self, task: TaskId, origin: str) -> None:

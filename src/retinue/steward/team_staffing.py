@@ -23,7 +23,7 @@ from retinue.core.tool_servers import ToolServer
 from retinue.steward.agent_staffing import AgentSelector
 
 LIST_ONE = "list a model under agents in the configuration"
-USUAL_TOOLS = tuple(sorted(TOOLS))
+DEFAULT_TOOLS = tuple(sorted(TOOLS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,9 +258,9 @@ class WorkerSelector:
         )
 
 
-def list_usual_tools(servers: Sequence[ToolServer]) -> tuple[str, ...]:
+def list_default_tools(servers: Sequence[ToolServer]) -> tuple[str, ...]:
     """Return the tools of members for which none are named: all of them."""
-    return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
+    return (*DEFAULT_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
 
 
 def _build_command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ def _build_command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
     if brief.tools is None:
         return tuple(argv)
     require_known_tools(brief.tools, None)
-    return restrict_command(argv, brief.tools, hands_on=brief.delegation_depth > 0)
+    return restrict_command(argv, brief.tools, may_delegate=brief.delegation_depth > 0)
 
 
 def _build_foreword(own: str, profile: SubagentType | None, brief: Brief) -> str:

@@ -321,8 +321,8 @@ def _check_plan(model: PlanModel, where: str) -> Plan:
 
 def _plan(model: PlanModel) -> Plan:
     # With a base, steps are merged unless they say otherwise.
-    usual = MERGE if model.base else NONE
-    steps = [_step(step, place, usual) for place, step in enumerate(model.steps)]
+    default_integration = MERGE if model.base else NONE
+    steps = [_step(step, place, default_integration) for place, step in enumerate(model.steps)]
     return Plan(
         goal=model.goal,
         repository=model.base.repository if model.base else "",
@@ -346,7 +346,7 @@ def _depend_on_candidates(step: PlanStep, steps: Sequence[PlanStep]) -> PlanStep
     return replace(step, depends_on=tuple(names))
 
 
-def _step(step: StepSection, number: int, usual: str) -> PlanStep:
+def _step(step: StepSection, number: int, default_integration: str) -> PlanStep:
     first = step.description.strip().partition("\n")[0]
     judged = step.reviews or step.votes_on
     if not (step.command or first or step.title.strip() or judged):
@@ -376,7 +376,7 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
         type=step.type,
         refine=step.refine,
         verify=tuple(step.verify),
-        integration=step.integration or (NONE if access == READ or judged else usual),
+        integration=step.integration or (NONE if access == READ or judged else default_integration),
         destination=step.destination or "",
         timeout_seconds=step.timeout_seconds,
         retries=step.retries,
