@@ -12,7 +12,7 @@ LATE_IMPORTS: dict[str, str] = {
             "src/retinue/formats/contract_json.py::parse_briefs",
             "src/retinue/formats/config_document.py::parse_config",
             "src/retinue/formats/config_document.py::parse_task_config",
-            "src/retinue/formats/plan_document.py::load_kept_plan",
+            "src/retinue/formats/plan_document.py::load_stored_plan",
             "src/retinue/formats/plan_document.py::parse_plan",
             "src/retinue/formats/plan_document.py::plan_from_json",
             "src/retinue/formats/profile_document.py::parse_profile",

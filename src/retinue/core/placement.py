@@ -71,7 +71,7 @@ def make_ambiguous_node_error(name: str, ids: Sequence[str]) -> Refused:
     return Refused(
         f"several nodes are called {name}: {', '.join(sorted(ids))}",
         code="ambiguous_node",
-        hint="name one by its id; 'retinue nodes --json' says more of each",
+        hint="name one by its id; 'retinue nodes --json' shows more about each",
     )
 
 

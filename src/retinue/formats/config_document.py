@@ -111,7 +111,7 @@ def find_named_resources(document: object) -> NamedResources:
     variables = set[str]()
     addresses = set[str]()
     commands = set[tuple[str, ...]]()
-    for section in _sections(document):
+    for section in _iter_mappings(document):
         for key, value in section.items():
             if isinstance(value, str):
                 variables |= {value} if key == "api_key_env" else find_references(value)
@@ -131,7 +131,7 @@ def find_named_resources(document: object) -> NamedResources:
     )
 
 
-def _sections(document: object) -> Iterator[dict[str, Any]]:
+def _iter_mappings(document: object) -> Iterator[dict[str, Any]]:
     """Yield every mapping in a document, at any depth."""
     # A list of pending values instead of recursion: the document may be nested deeply.
     left = [document]

@@ -20,7 +20,7 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
     Unknown fields are ignored. Never raises: the child may have overwritten its own record.
     """
     try:
-        record = _strict_object(data)
+        record = _parse_object(data)
         if attempt is not None and _parse_number(record, "attempt") != attempt:
             raise ValueError(f"it does not belong to attempt {attempt}")
         return _check_fields(record)
@@ -28,7 +28,7 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
         return Ending(kind=EndKind.LOST, error=f"unreadable exit record: {str(fault)[:200]}")
 
 
-def _strict_object(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     if len(data) > LARGEST_RECORD:
         raise ValueError(f"larger than {LARGEST_RECORD} bytes")
     record = parse_strict_json(data.decode("utf-8"))
@@ -56,7 +56,7 @@ def _check_fields(record: dict[str, Any]) -> Ending:
         stderr_cut=_parse_bool(record, "stderr_cut"),
         error=_parse_text(record, "error"),
         limit=_parse_text(record, "limit")[:200],
-        refused_calls=_counts(record, "refused_calls"),
+        refused_calls=_parse_counts(record, "refused_calls"),
         hopeless=_parse_bool(record, "hopeless"),
     )
 
@@ -70,7 +70,7 @@ def _parse_number(record: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _counts(record: dict[str, Any], name: str) -> tuple[tuple[str, int], ...]:
+def _parse_counts(record: dict[str, Any], name: str) -> tuple[tuple[str, int], ...]:
     """Return the first few counts by name."""
     # The names reach warnings, so only plain characters are accepted.
     value = record.get(name, {})

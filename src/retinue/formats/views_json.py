@@ -69,7 +69,7 @@ def subagent_to_json(
         "step_idx": subagent.step_idx,
         "attempt": standing.attempt,
     }
-    view |= _find_line(subagent)
+    view |= _describe_lineage(subagent)
     if testimony is not None and testimony.phase is not None:
         view["phase"] = testimony.phase.value
     # A result outranks the testimony, which is only a claim.
@@ -115,11 +115,11 @@ def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> 
         "status_file": status_file,
     }
     warning = "; ".join(subagent.contract.warnings)
-    row |= _find_line(subagent)
+    row |= _describe_lineage(subagent)
     return row | ({"warning": warning} if warning else {})
 
 
-def _find_line(subagent: Subagent) -> dict[str, str]:
+def _describe_lineage(subagent: Subagent) -> dict[str, str]:
     """For a successor, return the first subagent of its line and the one before it."""
     contract = subagent.contract
     if not contract.continues:
@@ -244,19 +244,19 @@ def totals_to_json(totals: Totals) -> dict[str, Any]:
             "estimated_cost": round(totals.estimated_cost + totals.root_cost, 9),
             "agent_cost": totals.root_cost,
             "subagent_cost": totals.estimated_cost,
-            **_unpriced(totals.all_unpriced_models),
+            **_describe_unpriced(totals.all_unpriced_models),
         },
         "subagents": {
             "total_subagents": totals.subagents,
             "total_input_tokens": totals.input_tokens,
             "total_output_tokens": totals.output_tokens,
             "total_estimated_cost": totals.estimated_cost,
-            **_unpriced(totals.unpriced_models),
+            **_describe_unpriced(totals.unpriced_models),
         },
     }
 
 
-def _unpriced(models: tuple[str, ...]) -> dict[str, list[str]]:
+def _describe_unpriced(models: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the models without a known price; an empty mapping if there are none."""
     return {"unpriced_models": list(models)} if models else {}
 

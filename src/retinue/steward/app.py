@@ -22,7 +22,7 @@ from retinue.core.placement import NodeFacts
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.files import RESERVE, storage_failures
-from retinue.formats.plan_document import load_kept_plan
+from retinue.formats.plan_document import load_stored_plan
 from retinue.formats.steward_protocol import DESK
 from retinue.gateway.gateway_service import ModelGateway
 from retinue.gateway.grants import EventReporter
@@ -342,7 +342,7 @@ def resume(app: App) -> None:
     for task in app.records.list_tasks(-1, open_only=True):
         # Subagents before runs: a run looks at their states to decide what comes next.
         left = app.supervisor.resume(task.id)
-        app.plans.resume(task.id, load_kept_plan, left)
+        app.plans.resume(task.id, load_stored_plan, left)
         app.team_runs.resume(task.id)
         if any(gate.state == "open" for gate in app.records.list_gates(task.id)):
             # An answer may have been written while no steward ran: look at the notes once.

@@ -153,8 +153,8 @@ class Verifier:
     def _restore_cut(self, path: Path, expected: bytes, mode: int) -> bool:
         """Restore a file that a power loss cut short; return whether it is whole again.
 
-        Such a file holds a beginning of what was written, or zeros. One with any other content was
-        changed by somebody, and is left as it is.
+        Such a file holds a beginning of what was written, or zeros. A file with any other content
+        was changed by a person or a program, and is left as it is.
         """
         if self._restore is None:
             return False

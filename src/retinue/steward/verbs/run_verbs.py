@@ -19,7 +19,7 @@ from retinue.core.result import Result
 from retinue.core.subagent import LEFT, Subagent
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.variables import complete_paths, parse_secrets
-from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json
+from retinue.formats.plan_document import load_stored_plan, parse_plan, plan_to_json
 from retinue.formats.result_json import batch_to_json
 from retinue.formats.views_json import (
     joined_to_json,
@@ -184,7 +184,7 @@ async def start_retry(app: App, params: Params) -> Any:
     actor = params.get_actor()
     params.take_text("cwd", "")
     params.refuse_unknown()
-    plan = await app.plans.make_retry_plan(earlier, load_kept_plan)
+    plan = await app.plans.make_retry_plan(earlier, load_stored_plan)
     section = dict(app.folders.get_file(earlier).read_document()["config"])  # type: ignore[call-overload]
     most, wait = section.pop("maxConcurrentAgents", None), section.pop("timeoutSeconds", None)
     config = NewConfig(
