@@ -158,7 +158,7 @@ class PlanRun:
     def _note_end(self, subagent: Subagent) -> None:
         progress = self._progress
         progress.active.pop(subagent.id, None)
-        progress.over[subagent.id] = subagent
+        progress.closed[subagent.id] = subagent
         result = self._records.get_result(subagent)
         joined = result.integration if result else None
         if joined and joined.get("reason") == "merged":
@@ -373,7 +373,7 @@ class PlanRun:
             return decide_outcome(unclosed=0, failed=failed)
         counts = self._records.count_by_status(self._task)
         # Subagents that are no steps count, too.
-        others = counts.failed + counts.cancelled - sum(map(has_failed, progress.over.values()))
+        others = counts.failed + counts.cancelled - sum(map(has_failed, progress.closed.values()))
         return decide_outcome(unclosed=counts.unclosed, failed=failed + others)
 
     def _describe_decisions(self) -> dict[str, object]:
@@ -393,7 +393,7 @@ class PlanRun:
         reviews = {
             step.id: {"reviews": step.reviews, "verdict": progress.answers.get(step.id)}
             for step in progress.order
-            if step.reviews and step.id in progress.over
+            if step.reviews and step.id in progress.closed
         }
         details: dict[str, object] = {"choices": choices} if choices else {}
         return details | ({"reviews": reviews} if reviews else {})

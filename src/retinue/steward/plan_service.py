@@ -299,7 +299,7 @@ class PlanService:
         """
         task_id = self._records.get_task(task).id
         run = self._runs.get(task_id)
-        if run is not None and not run.get_progress().asks:
+        if run is not None and not run.get_progress().waits_for_answer:
             self._tasks.require_idle(task_id)
             if not run.get_progress().ended:
                 raise Refused(
