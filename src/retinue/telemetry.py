@@ -201,7 +201,7 @@ class Telemetry:
 
     def _tell_tools(self, subagent: Subagent, path: list[str]) -> None:
         """Export each tool call as a span, from the calling turn to the turn with its result."""
-        entries, _ = self._app.inspection.read_entries(subagent)
+        entries, _ = self._app.workspace_inspector.read_entries(subagent)
         called: dict[str, str] = {}
         for entry in entries:
             at = entry.get("at")

@@ -188,7 +188,7 @@ class Stage:
             gateway=NoGateway(),
             joining=joining,
             checking=joining,
-            edits=edits,
+            task_file_watch=edits,
             read_config=self.tasks.read_config,
             expect_team=lambda: None,
             monotonic_ms=lambda: int(self.seconds * 1000),

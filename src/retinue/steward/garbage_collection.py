@@ -53,7 +53,7 @@ async def delete_task(app: App, task: Task, *, by: str, force: bool) -> dict[str
         Refused: the task is open, or holds work that was not joined and `force` is not set.
         StorageFailed: the database refused (nothing was deleted), or a file cannot be removed.
     """
-    async with app.collecting:
+    async with app.collection_lock:
         subagents = require_deletable(app, task, force=force)
         folder = app.folders.get_folder(task.id)
         freed = await asyncio.to_thread(measure_tree, folder)
@@ -199,7 +199,7 @@ async def _sweep_tasks(app: App, tasks: list[Task], request: CollectRequest) -> 
     kept: Rows = []
     # One collection at a time; deletions run in threads and always finish, even if the caller
     # disconnects.
-    async with app.collecting:
+    async with app.collection_lock:
         for task in tasks:
             for name, folder, force in _list_folders(app, task, request.force):
                 sweeping = partial(_sweep_folder, folder, force=force, dry_run=request.dry_run)

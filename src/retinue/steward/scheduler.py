@@ -55,14 +55,14 @@ class StartQueue:
         *,
         records: Records,
         read_config: Callable[[TaskId], TaskConfig],
-        edits: FileWatch,
+        task_file_watch: FileWatch,
         begun: Container[Key],
         complain: Callable[[str], None],
     ) -> None:
         """Args: begun: subagents whose start is under way, recorded or not."""
         self._records = records
         self._read_config = read_config
-        self._edits = edits
+        self._task_file_watch = task_file_watch
         self._begun = begun
         self._complain = complain
         self._reasons: dict[TaskId, str] = {}  # why subagents of the task wait for a slot
@@ -84,7 +84,7 @@ class StartQueue:
 
         Return whether the watch is new; an edit just before it may have been missed.
         """
-        return self._edits.watch(task)
+        return self._task_file_watch.watch(task)
 
     def has_waiting(self, task: TaskId) -> bool:
         return task in self._reasons
@@ -198,7 +198,7 @@ class Supervisor:
         gateway: Gateway,
         joining: GitJoining,
         checking: GitChecking,
-        edits: FileWatch,
+        task_file_watch: FileWatch,
         read_config: Callable[[TaskId], TaskConfig],
         expect_team: Callable[[], None],
         monotonic_ms: Callable[[], int],
@@ -207,7 +207,7 @@ class Supervisor:
         nodes: Nodes | None = None,
     ) -> None:
         """Args:
-        edits: the watch on task.yaml, whose edits may start waiting subagents.
+        task_file_watch: the watch on task.yaml, whose edits may start waiting subagents.
         expect_team: called before a team is launched.
         """
         self._journal = journal
@@ -267,11 +267,11 @@ class Supervisor:
         self.queue = StartQueue(
             records=records,
             read_config=read_config,
-            edits=edits,
+            task_file_watch=task_file_watch,
             begun=self._runners,
             complain=complain,
         )
-        edits.look = self._take_edit
+        task_file_watch.look = self._take_edit
 
     @property
     def alive(self) -> int:
@@ -398,7 +398,7 @@ class Supervisor:
                 hint=f"'retinue gate approve {subagent.task} {subagent.gate}', or reject",
                 hints={AGENT: "go on with other work: its result comes after the approval"},
             )
-        active = self._running[subagent.task]
+        active = self._running.get(subagent.task, 0)
         limit = self._read_config(subagent.task).max_concurrent
         if active >= limit and not subagent.contract.is_root:
             hint = "it stays blocked: wait until one ends, or cancel one, then answer again"

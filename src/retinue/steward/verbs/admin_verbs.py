@@ -173,7 +173,7 @@ async def back_up(app: App, params: Params) -> Any:
     # The log and the files of all tasks should show what the database has.
     app.projector.flush()
     # One at a time with gc and deletions, which remove files.
-    async with app.collecting:
+    async with app.collection_lock:
         return await finish_work(asyncio.to_thread(write_backup, app.settings.root, target))
 
 

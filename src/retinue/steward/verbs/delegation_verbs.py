@@ -466,7 +466,7 @@ async def _read_file(app: App, parent: CallingParent, params: Params) -> Any:
     subagent = take_subagent(app, parent, params)
 
     def read() -> str:
-        return base64.b64encode(app.taking.read_file(subagent, path)).decode()
+        return base64.b64encode(app.workspace_reader.read_file(subagent, path)).decode()
 
     # A thread cannot be stopped, and a child may have only one at a time: `finish_work` waits.
     return {"content": await finish_work(asyncio.to_thread(read))}
@@ -475,7 +475,7 @@ async def _read_file(app: App, parent: CallingParent, params: Params) -> Any:
 async def _list_files(app: App, parent: CallingParent, params: Params) -> Any:
     inside = params.take_text("path", "")
     subagent = take_subagent(app, parent, params)
-    return await finish_work(asyncio.to_thread(app.taking.list_files, subagent, inside))
+    return await finish_work(asyncio.to_thread(app.workspace_reader.list_files, subagent, inside))
 
 
 async def _run_plan(app: App, parent: CallingParent, params: Params) -> Any:

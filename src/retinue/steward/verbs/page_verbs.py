@@ -207,7 +207,7 @@ async def show_subagent(app: App, params: Params) -> Any:
     """Return everything about a subagent, with its lane, team, costs and open gates."""
     subagent = _get_subagent(app, params)
     task = app.records.get_task(subagent.task)
-    team = views_json.team_to_json(*app.inspection.read_team(subagent))
+    team = views_json.team_to_json(*app.workspace_inspector.read_team(subagent))
     return describe_subagent(app, subagent) | {
         "task_state": task.state,
         "last_seq": task.last_seq,
@@ -232,19 +232,19 @@ async def read_output(app: App, params: Params) -> Any:
     subagent = _get_subagent(app, params)
     if stream not in STREAMS:
         raise BadInput("stream must be stdout or stderr", code="invalid_request")
-    tail = app.inspection.read_output(subagent, stream, attempt, limit)
+    tail = app.workspace_inspector.read_output(subagent, stream, attempt, limit)
     return {"text": _decode_text(tail.data), "cut": tail.cut}
 
 
 async def read_conversation(app: App, params: Params) -> Any:
-    entries, more = app.inspection.read_entries(_get_subagent(app, params))
+    entries, more = app.workspace_inspector.read_entries(_get_subagent(app, params))
     return {"entries": entries, "more": more}
 
 
 async def list_files(app: App, params: Params) -> Any:
     subagent = _get_subagent(app, params)
-    found, more = app.inspection.list_files(subagent)
-    patch = app.inspection.read_patch(subagent)
+    found, more = app.workspace_inspector.list_files(subagent)
+    patch = app.workspace_inspector.read_patch(subagent)
     return {
         "files": [asdict(each) for each in found],
         "more": more,
@@ -254,7 +254,7 @@ async def list_files(app: App, params: Params) -> Any:
 
 async def read_file(app: App, params: Params) -> Any:
     path = params.take_text("path")
-    found = app.inspection.read_file(_get_subagent(app, params), path)
+    found = app.workspace_inspector.read_file(_get_subagent(app, params), path)
     return {"path": path, "text": _decode_text(found.data), "cut": found.cut}
 
 

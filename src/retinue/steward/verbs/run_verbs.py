@@ -102,7 +102,7 @@ def _read_work(app: App, subagent: Subagent, result: Result | None) -> str:
     files = _list_files(app, subagent)
     if len(files) == 1 and subagent.contract.team is not None and not can_judge(subagent):
         try:
-            found = app.inspection.read_file(subagent, files[0])
+            found = app.workspace_inspector.read_file(subagent, files[0])
         except NotFound:
             found = None
         text = found.data.decode("utf-8", "replace").strip() if found is not None else ""
@@ -117,7 +117,7 @@ def _find_first_line(text: str) -> str:
 
 
 def _list_files(app: App, subagent: Subagent) -> list[str]:
-    found, _ = app.inspection.list_files(subagent)
+    found, _ = app.workspace_inspector.list_files(subagent)
     return [each.path for each in found[:MOST_PART_FILES]]
 
 
