@@ -104,7 +104,8 @@ def _parse_brief(item: Any, index: int) -> Brief:
     timeout = model.timeout_seconds
     if timeout is not None:
         timeout = require_duration(timeout, f"tasks[{index}].timeout_seconds")
-    require_answer_schema(model.answer_schema, f"tasks[{index}].answer_schema")
+    if model.answer_schema is not None:
+        require_answer_schema(model.answer_schema, f"tasks[{index}].answer_schema")
     return Brief(
         model.task,
         id=model.subagent_id,

@@ -439,7 +439,8 @@ def _require_no_sources(step: PlanStep, number: int) -> None:
 
 def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
     schema = step.answer_schema
-    require_answer_schema(schema, f"steps[{number}].answer_schema")
+    if schema is not None:
+        require_answer_schema(schema, f"steps[{number}].answer_schema")
     if step.votes_on and schema is not None:
         raise BadInput(
             f"steps[{number}].answer_schema: a vote has a schema of its own", code="invalid_plan"

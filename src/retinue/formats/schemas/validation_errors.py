@@ -80,14 +80,12 @@ def validate_document(
     raise BadInput(f"{start}: {_format_place(place)}: {_format_problem(first)}", code="bad_config")
 
 
-def require_answer_schema(schema: Mapping[str, Any] | None, where: str) -> None:
+def require_answer_schema(schema: Mapping[str, Any], where: str) -> None:
     """Check that every condition in the JSON schema of an answer can be checked.
 
     Raises:
         BadInput: one cannot; names the keyword.
     """
-    if schema is None:
-        return
     try:
         require_usable_schema(schema)
     except UnusableSchema as why:
