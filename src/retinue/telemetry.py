@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from retinue.core import events
-from retinue.core.events import LedgerEntry, Recorded
+from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
 from retinue.core.timeline import Lane
@@ -305,7 +305,7 @@ def _make_context(run: str, path: Sequence[str]) -> SpanContext:
     return SpanContext(hash_number(run, 16), whose, is_remote=False, trace_flags=TraceFlags(1))
 
 
-def _describe_request(request: LedgerEntry) -> Attributes:
+def _describe_request(request: BilledRequest) -> Attributes:
     return {
         OPERATION: CHAT,
         PROVIDER: request.provider,

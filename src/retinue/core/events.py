@@ -110,7 +110,7 @@ class EventMatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerEntry:
+class BilledRequest:
     """A model request as the ledger holds it."""
 
     entry: int  # numbered when the request began

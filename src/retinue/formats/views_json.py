@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from retinue.core.errors import add_hint_to_error
-from retinue.core.events import LedgerEntry, Recorded
+from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import MemberId
 from retinue.core.lifecycle import ROSTER_STATES, State
 from retinue.core.placement import NodeFacts
@@ -397,7 +397,7 @@ def team_to_json(testimony: Testimony | None, answers: Mapping[MemberId, str]) -
     }
 
 
-def model_request_to_json(request: LedgerEntry) -> dict[str, Any]:
+def model_request_to_json(request: BilledRequest) -> dict[str, Any]:
     return {
         "ts": request.ts,
         "attempt": request.attempt,
@@ -414,7 +414,7 @@ def model_request_to_json(request: LedgerEntry) -> dict[str, Any]:
     }
 
 
-def request_to_json(request: LedgerEntry) -> dict[str, Any]:
+def request_to_json(request: BilledRequest) -> dict[str, Any]:
     """Return a model request with its number and the subagent that made it."""
     names = {"entry": request.entry, "task_id": request.task, "subagent_id": request.subagent}
     return names | model_request_to_json(request)

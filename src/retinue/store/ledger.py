@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from retinue.core.budget import Account, Booking, Spending
-from retinue.core.events import LedgerEntry
+from retinue.core.events import BilledRequest
 from retinue.core.lifecycle import State
 from retinue.core.result import TokenUsage
 from retinue.core.subagent import Subagent
 from retinue.formats.contract_json import budget_from_text
 from retinue.store.database import Database
-from retinue.store.reads import SlowQueryCache, to_ledger_entry
+from retinue.store.reads import SlowQueryCache, to_billed_request
 
 
 class BookingLedger:
@@ -192,10 +192,10 @@ class CostQueries:
         """
         return self._sums.get((task, period), partial(self._compute, task, period))
 
-    def list_requests(self, task: str, *, after: int, limit: int) -> list[LedgerEntry]:
+    def list_requests(self, task: str, *, after: int, limit: int) -> list[BilledRequest]:
         """Return ended model requests in the order in which they began."""
         rows = self._db.fetch_rows("requests_after", task_id=task, after=after, limit=limit)
-        return [to_ledger_entry(row) for row in rows]
+        return [to_billed_request(row) for row in rows]
 
     def _compute(self, task: str, period: str) -> Costs:
         chosen = period or self._choose_period(task)

@@ -20,7 +20,7 @@ from retinue.core.budget import Spending
 from retinue.core.contract import Contract
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import AGENT, PYTHON, NotFound, StorageFailed
-from retinue.core.events import Event, EventFilter, EventMatches, LedgerEntry, Recorded
+from retinue.core.events import BilledRequest, Event, EventFilter, EventMatches, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.result import Result
@@ -126,8 +126,8 @@ def to_gate(row: sqlite3.Row) -> Gate:
     )
 
 
-def to_ledger_entry(row: sqlite3.Row) -> LedgerEntry:
-    return LedgerEntry(
+def to_billed_request(row: sqlite3.Row) -> BilledRequest:
+    return BilledRequest(
         entry=row["entry_id"],
         task=TaskId(row["task_id"]),
         subagent=SubagentId(row["sub_agent_id"]),
@@ -568,14 +568,14 @@ class PageQueries:
         rows = self._db.fetch_rows("open_gates_of_root")
         return [(TaskId(row["task_id"]), to_gate(row)) for row in rows]
 
-    def list_model_requests(self, task: TaskId, subagent: SubagentId) -> list[LedgerEntry]:
+    def list_model_requests(self, task: TaskId, subagent: SubagentId) -> list[BilledRequest]:
         """Return the newest model requests, in the order in which they ended."""
         rows = self._db.fetch_rows(
             "newest_bookings", task_id=task, sub_agent_id=subagent, limit=BOOKINGS
         )
         # Entries are numbered when a request begins, and have the time of its end.
         return sorted(
-            (to_ledger_entry(row) for row in reversed(rows)), key=lambda request: request.ts
+            (to_billed_request(row) for row in reversed(rows)), key=lambda request: request.ts
         )
 
     def _build_lanes(self, task: TaskId, rows: Sequence[sqlite3.Row]) -> list[Lane]:
