@@ -47,7 +47,7 @@ def massgen(url: str, environment: dict[str, str]) -> list[str]:
     return ["massgen", "--automation", "--config", str(config), "go"]
 
 
-SPOKEN: dict[str, Agent] = {
+WIRES_BY_TYPE: dict[str, Agent] = {
     "claude -p": claude,
     "codex exec": codex,
     "gemini -p": gemini,
@@ -98,7 +98,7 @@ async def agents(rounds: int) -> list[Figure]:
 def _installed(url: str) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Words and environment of each that is there."""
     found = {}
-    for name, agent in SPOKEN.items():
+    for name, agent in WIRES_BY_TYPE.items():
         environment = surroundings(disk.folder())
         words = agent(url, environment)
         if (program := shutil.which(words[0], path=environment["PATH"])) is not None:

@@ -52,7 +52,7 @@ NAMED = re.compile("No space left|disk.full|Input/output error|I/O error|storage
 NOT_DURABLE = re.compile(
     r"retinue\.db-shm$|/workspace/|/exit\.json|/std(out|err)\.log$|/steward\.log$"
 )
-LATE = (*program.LATE, "retinue.formats.schemas.plan_schema")
+LATE = (*program.IMPORTED_LATE, "retinue.formats.schemas.plan_schema")
 STEPS = [
     step("one", "echo 1 > one; echo x", owns=["one"], verify=["test", "-s", "one"]),
     step("two", "echo 2 > two; echo x", owns=["two"]),

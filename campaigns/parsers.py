@@ -30,7 +30,7 @@ from retinue.connections import LineBuffer
 from retinue.core.conversation import Call
 from retinue.core.errors import RetinueError
 from retinue.core.ids import TaskId
-from retinue.formats.config_document import named_in, parse_config, parse_task_config
+from retinue.formats.config_document import find_named_resources, parse_config, parse_task_config
 from retinue.formats.contract_json import parse_briefs
 from retinue.formats.exit_record import parse_ending
 from retinue.formats.import_types import import_profile
@@ -104,7 +104,7 @@ def _to_text(data: bytes) -> str:
 
 def _parse_yaml_config(data: bytes) -> object:
     document = load_yaml(data, where="fuzz")
-    named_in(document)
+    find_named_resources(document)
     parse_task_config(document or {}, where="fuzz")
     return parse_config(document or {}, where="fuzz")
 

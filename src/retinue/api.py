@@ -69,8 +69,8 @@ class Batch:
 class Task:
     """One piece of work and its subagents."""
 
-    def __init__(self, visit: RootSession, task_id: str) -> None:
-        self._visit = visit
+    def __init__(self, session: RootSession, task_id: str) -> None:
+        self._session = session
         self.id = task_id
 
     async def spawn(
@@ -83,7 +83,7 @@ class Task:
             queue: at the concurrency limit, wait for a slot instead of failing.
         """
         answer = await self._spawn(briefs, key=key, queue=queue, wait=False)
-        return [_spawned(each) for each in answer["subagents"]]
+        return [_to_spawned(each) for each in answer["subagents"]]
 
     async def run(self, briefs: Sequence[Brief], *, key: str = "", queue: bool = False) -> Batch:
         """Spawn subagents and wait for all results; if cancelled, cancel the subagents."""
@@ -125,9 +125,9 @@ class Task:
         """
         left = {each.id if isinstance(each, Spawned) else each for each in subagents}
         for name in left:
-            # An unknown name would be waited for until the end of the others.
+            # Raises NotFound now, instead of waiting for an unknown name until the others end.
             await self._call("subagent.show", subagent=name)
-        # A consumer of its own is given every end of the task, from the first one.
+        # A new consumer receives every result of the task, from the first one.
         consumer = f"as-completed-{secrets.token_hex(8)}"
         loop = asyncio.get_running_loop()
         due = None if timeout is None else loop.time() + timeout
@@ -166,7 +166,7 @@ class Task:
             "subagent.continue", subagent=subagent, message=message, timeout_seconds=timeout
         )
         _warn(answer)
-        return _spawned(answer)
+        return _to_spawned(answer)
 
     async def send(self, subagent: str, message: str, *, now: bool = False) -> None:
         """Send a message to a running subagent, which reads it at its next turn.
@@ -189,7 +189,7 @@ class Task:
 
     def events(self, *, since: int = 0, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """Iterate over the events after number `since`; with `follow`, wait for new ones."""
-        return self._visit.stream("task.events", task=self.id, since=since, follow=follow)
+        return self._session.stream("task.events", task=self.id, since=since, follow=follow)
 
     async def close(self) -> None:
         """Close all subagents, set the outcome of the run and refuse further work.
@@ -199,13 +199,13 @@ class Task:
         _warn(await self._call("task.close"))
 
     async def _spawn(self, briefs: Sequence[Brief], **options: Any) -> Any:
-        items = [brief_to_json(_name_python(brief)) for brief in _listed(briefs)]
+        items = [brief_to_json(_name_python(brief)) for brief in _require_briefs(briefs)]
         answer = await self._call("subagent.spawn", tasks=items, cwd=str(Path.cwd()), **options)
         _warn(answer, level=4)
         return answer
 
     async def _call(self, verb: str, **params: Any) -> Any:
-        return await self._visit.call(verb, task=self.id, by="parent", **params)
+        return await self._session.call(verb, task=self.id, by="parent", **params)
 
 
 def _name_python(brief: Brief) -> Brief:
@@ -216,8 +216,8 @@ def _name_python(brief: Brief) -> Brief:
 class Retinue:
     """An open root, held by this process or reached through its steward."""
 
-    def __init__(self, visit: RootSession) -> None:
-        self._visit = visit
+    def __init__(self, session: RootSession) -> None:
+        self._session = session
 
     async def create_task(
         self,
@@ -229,7 +229,7 @@ class Retinue:
         timeout_seconds: float | None = None,
     ) -> Task:
         """Create a task; `config` is a configuration: its text, its Path or a dict."""
-        answer = await self._visit.call(
+        answer = await self._session.call(
             "task.create",
             title=title,
             description=description,
@@ -238,11 +238,11 @@ class Retinue:
             timeout_seconds=timeout_seconds,
         )
         _warn(answer)
-        return Task(self._visit, answer["task_id"])
+        return Task(self._session, answer["task_id"])
 
     def task(self, task_id: str) -> Task:
         """Return a task by its id; a missing task is reported by the first call on it."""
-        return Task(self._visit, task_id)
+        return Task(self._session, task_id)
 
     async def run_plan(
         self,
@@ -272,7 +272,7 @@ class Retinue:
         """
         above = plan.parent if isinstance(plan, Path) and not folder else Path(folder)
         place = str(Path.cwd() / above)
-        started = await self._visit.call(
+        started = await self._session.call(
             "run.start",
             plan_text=await _read_document(plan, "plan", "a plan"),
             plan_folder=place,
@@ -285,17 +285,17 @@ class Retinue:
             by="parent",
         )
         _warn(started)
-        end: dict[str, Any] = await self._visit.call("run.wait", task=started["task_id"])
+        end: dict[str, Any] = await self._session.call("run.wait", task=started["task_id"])
         return end
 
     async def tasks(self, limit: int = 50) -> list[dict[str, Any]]:
         """Return the newest tasks."""
-        rows: list[dict[str, Any]] = await self._visit.call("task.list", limit=limit)
+        rows: list[dict[str, Any]] = await self._session.call("task.list", limit=limit)
         return rows
 
     async def call(self, verb: str, **params: Any) -> Any:
         """Call any other verb, with the parameters that the command line sends."""
-        return await self._visit.call(verb, **params)
+        return await self._session.call(verb, **params)
 
 
 @asynccontextmanager
@@ -315,7 +315,7 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     if not can_be_used(settings.root, os.environ):
         reader = open_to_read(settings, complaints.append)
         try:
-            async with _visited(InProcessTransport(reader)) as r:
+            async with _open_session(InProcessTransport(reader)) as r:
                 yield r
         finally:
             await reader.close()
@@ -327,7 +327,7 @@ async def open(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     try:
         resume(app)
         app.supervisor.started.set()
-        async with _visited(InProcessTransport(app)) as r:
+        async with _open_session(InProcessTransport(app)) as r:
             yield r
     finally:
         catching_up.cancel()
@@ -347,20 +347,20 @@ async def connect(root: str | Path | None = None) -> AsyncIterator[Retinue]:
     """
     found = find_root(str(root) if root else None, Path.cwd(), os.environ)
 
-    async def reached() -> Remote:
+    async def connect_to_steward() -> Remote:
         return await connect_steward(sock=await asyncio.to_thread(connect_or_start, found))
 
-    way = ProgramLink(reached)
+    link = ProgramLink(connect_to_steward)
     with hints_for_python():
-        await way.open()
+        await link.open()
     try:
-        async with _visited(way) as r:
+        async with _open_session(link) as r:
             yield r
     finally:
         # Without tasks, wait until the steward has removed the unused root.
         if not has_tasks(found):
-            await way.leave()
-        way.close()
+            await link.leave()
+        link.close()
 
 
 def run_sync(
@@ -387,7 +387,7 @@ def run_sync(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_run_once(_listed(briefs), title, config, root, queue))
+        return asyncio.run(_run_once(_require_briefs(briefs), title, config, root, queue))
     raise Refused(
         "run_sync() was called in a thread that runs an event loop",
         code="other_loop",
@@ -408,15 +408,15 @@ async def _run_once(
 
 
 @asynccontextmanager
-async def _visited(carrier: VerbTransport) -> AsyncIterator[Retinue]:
-    visit = RootSession(carrier)
+async def _open_session(carrier: VerbTransport) -> AsyncIterator[Retinue]:
+    session = RootSession(carrier)
     try:
-        yield Retinue(visit)
+        yield Retinue(session)
     finally:
-        await visit.leave()
+        await session.leave()
 
 
-def _listed(briefs: Any) -> list[Brief]:
+def _require_briefs(briefs: Any) -> list[Brief]:
     """Raises:
     BadInput: the value is not a list of briefs.
     """
@@ -467,5 +467,5 @@ def _warn(answer: Mapping[str, Any], level: int = 3) -> None:
         warnings.warn(each, stacklevel=level)
 
 
-def _spawned(row: Mapping[str, Any]) -> Spawned:
+def _to_spawned(row: Mapping[str, Any]) -> Spawned:
     return Spawned(row["subagent_id"], row["status"], row["workspace"], row.get("warning", ""))

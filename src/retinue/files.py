@@ -93,8 +93,8 @@ class storage_failures:
                 hint="it was replaced by something else: move that away, then repeat",
             ) from error
         if isinstance(error, OSError):
-            # ENOSPC and EDQUOT.
-            code = "disk_full" if error.errno in (28, 122) else "storage_failed"
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            code = "disk_full" if is_full else "storage_failed"
             raise StorageFailed(
                 f"cannot write {error.filename or self._path}: {error.strerror} "
                 f"(errno {error.errno})",
@@ -342,7 +342,7 @@ def is_root_folder(folder: AnyPath) -> bool:
     return any(os.path.lexists(f"{folder}/{mark}") for mark in ROOT_MARKS)
 
 
-def is_mark(status: os.stat_result) -> bool:
+def is_whiteout(status: os.stat_result) -> bool:
     """Return whether this is an overlayfs whiteout (device 0:0): a lower file was removed."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 

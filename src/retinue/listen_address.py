@@ -48,68 +48,68 @@ def format_url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-TAKING_SECONDS = 20.0  # how long a client may leave sent data unread
-MOST = 256  # connections
+READ_SECONDS = 20.0  # how long a client may leave sent data unread
+MAX_CONNECTIONS = 256
 
 
 class HttpConnection(H11Protocol):
     """A client's connection, closed if the client sends no request or does not read."""
 
-    asking_seconds = 10.0  # for a complete request, from the connection or its first byte on
+    request_seconds = 10.0  # for a complete request, from the connection or its first byte on
     # Connections without a complete request, oldest first.
-    asking: ClassVar[dict[HttpConnection, None]] = {}
+    awaiting_request: ClassVar[dict[HttpConnection, None]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._asks: asyncio.TimerHandle | None = None
-        self._takes: asyncio.TimerHandle | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_request()
+        self._start_request_timer()
         # At the limit, the connection that has waited longest for a request is closed.
-        if len(self.connections) > MOST:
-            next(iter(self.asking)).give_way()
+        if len(self.connections) > MAX_CONNECTIONS:
+            next(iter(self.awaiting_request)).close_for_newer()
 
-    def give_way(self) -> None:
+    def close_for_newer(self) -> None:
         """Close this connection in favour of a new one."""
-        self._stop_waiting()
+        self._cancel_request_timer()
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self._await_request()
+            self._start_request_timer()
         else:
-            self._stop_waiting()
+            self._cancel_request_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self._cancel_takes()
+        self._cancel_request_timer()
+        self._cancel_read_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         # The write buffer is full: a client that reads nothing must not hold it for ever.
-        self._cancel_takes()
-        self._takes = self.loop.call_later(TAKING_SECONDS, self.transport.abort)
+        self._cancel_read_timer()
+        self._read_timer = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._cancel_takes()
+        self._cancel_read_timer()
         super().resume_writing()
 
-    def _await_request(self) -> None:
-        if self._asks is None:
-            self.asking[self] = None
-            self._asks = self.loop.call_later(self.asking_seconds, self.transport.abort)
+    def _start_request_timer(self) -> None:
+        if self._request_timer is None:
+            self.awaiting_request[self] = None
+            self._request_timer = self.loop.call_later(self.request_seconds, self.transport.abort)
 
-    def _stop_waiting(self) -> None:
-        self.asking.pop(self, None)
-        if self._asks is not None:
-            self._asks.cancel()
-            self._asks = None
+    def _cancel_request_timer(self) -> None:
+        self.awaiting_request.pop(self, None)
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
 
-    def _cancel_takes(self) -> None:
-        if self._takes is not None:
-            self._takes.cancel()
-            self._takes = None
+    def _cancel_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None

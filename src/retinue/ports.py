@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from retinue.core.brief import Brief
-from retinue.core.budget import ModelAccess, Spent
+from retinue.core.budget import AttemptSpending, ModelAccess
 from retinue.core.contract import Context
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, Recorded
@@ -254,7 +254,7 @@ class Gateway(Protocol):
     ) -> None:
         """Accept requests of the attempt; call `stop` once its budget is used up."""
 
-    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> AttemptSpending:
         """End all requests of the attempt; return its recorded spending."""
 
 

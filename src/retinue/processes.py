@@ -89,5 +89,9 @@ async def finish_work(work: Awaitable[Found]) -> Found:
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
-    finally:
+    except asyncio.CancelledError:
         await asyncio.wait([working])
+        # Retrieve the exception, or asyncio logs that it was never retrieved.
+        if not working.cancelled():
+            working.exception()
+        raise

@@ -13,14 +13,15 @@ from retinue.core.errors import PYTHON, BadInput
 
 FOLDER = ".retinue"
 HUB_CREDENTIALS = "cluster.json"  # of a root whose steward uses the nodes of a hub
-MADE = frozenset({"retinue.db", "steward.lock"})  # only a used root has these
+MARKS_OF_USE = frozenset({"retinue.db", "steward.lock"})  # only a used root has these
 IDENTITY = "identity.json"  # shows that this user made the root
 # Files of a root before its first task; tasks is empty then.
-BEFORE = frozenset({"config.yaml", ".gitignore", IDENTITY, "mcp-token", "steward.log", "tasks"})
-# What a steward makes in a root before its first task, in the order of its removal. Only a marker
-# of MADE, which goes last, lets a root hold the other files: without one it is taken for a folder
-# of another purpose.
-HOLDING = (
+FILES_BEFORE_USE = frozenset(
+    {"config.yaml", ".gitignore", IDENTITY, "mcp-token", "steward.log", "tasks"}
+)
+# What a steward makes in a root before its first task, in the order of its removal. The marks of
+# use go last: a folder that has the other files and no mark is taken for one of another purpose.
+REMOVED_IF_UNUSED = (
     "steward.sock",
     "gateway.sock",
     "gateway.key",
@@ -34,8 +35,8 @@ HOLDING = (
     "steward.lock",
 )
 IGNORE = b"*\n"  # content of a root's .gitignore: git ignores the whole root
-OPEN = 0o022  # mode bits that let other users write
-LONGEST = 493  # bytes of a root's path: SQLite allows 512, with the suffixes that it adds
+WRITABLE_BY_OTHERS = 0o022  # mode bits that let other users write
+MAX_PATH_BYTES = 493  # bytes of a root's path: SQLite allows 512, with the suffixes that it adds
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL")
 
 
@@ -107,13 +108,13 @@ def read_settings(root: Path, environment: Mapping[str, str]) -> Settings:
     )
 
 
-def is_made(root: Path) -> bool:
+def was_used(root: Path) -> bool:
     """Return whether this root has been used before.
 
     Raises:
         OSError: the root cannot be read.
     """
-    if not MADE.isdisjoint(os.listdir(root)):
+    if not MARKS_OF_USE.isdisjoint(os.listdir(root)):
         return True
     tasks = root / "tasks"
     return tasks.is_dir() and any((task / "task.yaml").exists() for task in tasks.iterdir())
@@ -133,7 +134,7 @@ def remove_unused(root: Path, *, folder: bool) -> None:
     Args:
         folder: also remove the root itself, unless something is left in it.
     """
-    for name in HOLDING:
+    for name in REMOVED_IF_UNUSED:
         with suppress(OSError):  # missing, or not a file of ours
             (os.rmdir if name == "desk" else os.unlink)(root / name)
     ignore = root / ".gitignore"
@@ -160,9 +161,10 @@ def require_usable(root: Path) -> None:
     Raises:
         BadInput: it is something else, or belongs to another user; nothing was changed.
     """
-    if len(os.fsencode(os.path.realpath(root))) > LONGEST:
+    if len(os.fsencode(os.path.realpath(root))) > MAX_PATH_BYTES:
         raise BadInput(
-            f"{root} has a path of more than {LONGEST} bytes, in which no database can be opened",
+            f"{root} has a path of more than {MAX_PATH_BYTES} bytes, in which no database can be "
+            "opened",
             code="bad_root",
             hint="name a folder with a shorter one with --root or RETINUE_ROOT",
             hints={PYTHON: "name a folder with a shorter one as root"},
@@ -184,10 +186,11 @@ def require_usable(root: Path) -> None:
             hint="name one of your own with --root or RETINUE_ROOT",
             hints={PYTHON: "name one of your own as root"},
         )
-    if (root.name == FOLDER and not root.is_symlink()) or is_made(root):
+    if (root.name == FOLDER and not root.is_symlink()) or was_used(root):
         return
-    bare = BEFORE.issuperset(names) and ("tasks" not in names or _is_empty(root / "tasks"))
-    if not bare or status.st_mode & OPEN:
+    no_tasks = "tasks" not in names or _is_empty(root / "tasks")
+    bare = FILES_BEFORE_USE.issuperset(names) and no_tasks
+    if not bare or status.st_mode & WRITABLE_BY_OTHERS:
         why = "is open to other users" if bare else "holds other things"
         raise BadInput(
             f"{root} is not a root of Retinue: it {why}",

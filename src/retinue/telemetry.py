@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from retinue.core import events
-from retinue.core.events import Paid, Recorded
+from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
 from retinue.core.timeline import Lane
@@ -135,9 +135,9 @@ class Telemetry:
         loop = asyncio.get_running_loop()
         for entry in recorded:
             if entry.event.type == events.SUBAGENT_CLOSED:
-                loop.call_soon(self._tell_subagent, entry)
+                loop.call_soon(self._export_subagent, entry)
             elif entry.event.type == events.TASK_CLOSED:
-                loop.call_soon(self._tell_task, entry)
+                loop.call_soon(self._export_task, entry)
 
     def measure(self) -> None:
         """Take the last figures, while the database is open."""
@@ -155,7 +155,7 @@ class Telemetry:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _tell_task(self, closed: Recorded) -> None:
+    def _export_task(self, closed: Recorded) -> None:
         task = self._app.records.get_task(closed.task)
         totals = self._app.pages.get_totals(task)
         about: Attributes = {
@@ -168,9 +168,9 @@ class Telemetry:
             "retinue.outcome": task.outcome,
         }
         span = _Span(closed.run, INVOKE_WORKFLOW, [closed.task], task.outcome == "failed")
-        self._tell(span, (task.created_at, closed.ts), about)
+        self._export_span(span, (task.created_at, closed.ts), about)
 
-    def _tell_subagent(self, closed: Recorded) -> None:
+    def _export_subagent(self, closed: Recorded) -> None:
         subagent = self._app.records.get_subagent(closed.task, str(closed.event.subagent))
         lane = self._app.pages.get_lane(subagent.task, subagent.id)
         path: list[str] = [subagent.task, subagent.id]
@@ -180,26 +180,30 @@ class Telemetry:
         name = f"{INVOKE_AGENT} {subagent.id}"
         span = _Span(subagent.run, name, path, failed, parent)
         span.links = _make_links(subagent)
-        self._tell(span, (lane.created_at, closed.ts), self._describe_subagent(subagent))
-        self._tell_attempts(subagent, lane, path)
-        for number, paid in enumerate(self._app.pages.list_paid(subagent.task, subagent.id)):
+        self._export_span(span, (lane.created_at, closed.ts), self._describe_subagent(subagent))
+        self._export_attempts(subagent, lane, path)
+        for number, request in enumerate(
+            self._app.pages.list_model_requests(subagent.task, subagent.id)
+        ):
             asked = _Span(
-                subagent.run, f"{CHAT} {paid.model}", [*path, CHAT, str(number)], False, path
+                subagent.run, f"{CHAT} {request.model}", [*path, CHAT, str(number)], False, path
             )
-            self._tell(asked, (paid.ts, paid.ts), _describe_payment(paid), SpanKind.CLIENT)
-        self._tell_tools(subagent, path)
+            self._export_span(
+                asked, (request.ts, request.ts), _describe_request(request), SpanKind.CLIENT
+            )
+        self._export_tool_calls(subagent, path)
 
-    def _tell_attempts(self, subagent: Subagent, lane: Lane, path: list[str]) -> None:
+    def _export_attempts(self, subagent: Subagent, lane: Lane, path: list[str]) -> None:
         for stint in lane.stints:
             bad = stint.status in ("error", "timeout", "cancelled")
             number = str(stint.number)
             span = _Span(subagent.run, f"attempt {number}", [*path, number], bad, path)
             taken = (stint.started_at, stint.ended_at or stint.started_at)
-            self._tell(span, taken, {"retinue.status": stint.status})
+            self._export_span(span, taken, {"retinue.status": stint.status})
 
-    def _tell_tools(self, subagent: Subagent, path: list[str]) -> None:
+    def _export_tool_calls(self, subagent: Subagent, path: list[str]) -> None:
         """Export each tool call as a span, from the calling turn to the turn with its result."""
-        entries, _ = self._app.inspection.read_entries(subagent)
+        entries, _ = self._app.workspace_inspector.read_entries(subagent)
         called: dict[str, str] = {}
         for entry in entries:
             at = entry.get("at")
@@ -211,7 +215,7 @@ class Telemetry:
                 about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: call["tool"], TOOL_CALL_ID: call["id"]}
                 name = f"{EXECUTE_TOOL} {call['tool'][:80]}"
                 span = _Span(subagent.run, name, [*path, EXECUTE_TOOL, call["id"]], False, path)
-                self._tell(span, (called.get(call["id"], at), at), about)
+                self._export_span(span, (called.get(call["id"], at), at), about)
 
     def _describe_subagent(self, subagent: Subagent) -> Attributes:
         result = self._app.records.get_result(subagent)
@@ -237,7 +241,7 @@ class Telemetry:
             return task.id
         return task.id.removeprefix(f"{words}-")
 
-    def _tell(
+    def _export_span(
         self,
         span: _Span,
         taken: tuple[str, str],
@@ -301,14 +305,14 @@ def _make_context(run: str, path: Sequence[str]) -> SpanContext:
     return SpanContext(hash_number(run, 16), whose, is_remote=False, trace_flags=TraceFlags(1))
 
 
-def _describe_payment(paid: Paid) -> Attributes:
+def _describe_request(request: BilledRequest) -> Attributes:
     return {
         OPERATION: CHAT,
-        PROVIDER: paid.provider,
-        MODEL: paid.model,
-        INPUT_TOKENS: paid.spending.input_tokens,
-        OUTPUT_TOKENS: paid.spending.output_tokens,
-        "retinue.cost_usd": paid.spending.cost,
+        PROVIDER: request.provider,
+        MODEL: request.model,
+        INPUT_TOKENS: request.spending.input_tokens,
+        OUTPUT_TOKENS: request.spending.output_tokens,
+        "retinue.cost_usd": request.spending.cost,
     }
 
 

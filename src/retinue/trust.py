@@ -255,7 +255,7 @@ def read_identity(root: Path) -> RootIdentity | None:
     """Return the identity that the root stores; None if it has none that can be read."""
     try:
         return _parse_identity(json.loads(read_plain(root / IDENTITY, 4096)))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the file may be hostile
         return None
 
 

@@ -12,7 +12,7 @@ LATE_IMPORTS: dict[str, str] = {
             "src/retinue/formats/contract_json.py::parse_briefs",
             "src/retinue/formats/config_document.py::parse_config",
             "src/retinue/formats/config_document.py::parse_task_config",
-            "src/retinue/formats/plan_document.py::load_kept_plan",
+            "src/retinue/formats/plan_document.py::load_stored_plan",
             "src/retinue/formats/plan_document.py::parse_plan",
             "src/retinue/formats/plan_document.py::plan_from_json",
             "src/retinue/formats/profile_document.py::parse_profile",
@@ -43,8 +43,7 @@ BROAD_EXCEPTS: dict[str, str] = {
 # that all of it is over before one of them is raised.
 GATHERED_ERRORS: dict[str, str] = {
     "src/retinue/team/team_main.py::_wait_for_tasks": "a task that breaks says so where it ends",
-    "src/retinue/steward/spawning.py::SpawnService._cancel_all": "raised, but for earlier ends",
-    "src/retinue/steward/task_service.py::TaskService.cancel": "raised, but for earlier ends",
+    "src/retinue/steward/scheduler.py::Supervisor.cancel_all": "raised, but for earlier ends",
     "src/retinue/workspaces/git/git_command.py::gather_both": "raised, the first of them",
 }
 

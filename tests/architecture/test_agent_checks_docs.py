@@ -7,7 +7,7 @@ import re
 from architecture.source import TOP
 from architecture.test_security_docs import PROOF
 from retinue.agents.profiles import PROFILES
-from retinue.steward.agent_staffing import KEYS
+from retinue.steward.agent_staffing import KEY_BY_WIRE
 
 GUIDE = TOP / "docs" / "how-to" / "coding-agents.md"
 PAGE = TOP / "docs" / "reference" / "agent-checks.md"
@@ -35,7 +35,7 @@ def test_the_guide_names_version_key_login_and_masks_of_each_vendor() -> None:
         cells = (
             profile.title,
             ", ".join(profile.tested),
-            f"`{KEYS[profile.wire]}`",
+            f"`{KEY_BY_WIRE[profile.wire]}`",
             ", ".join(f"`{each}`" for each in sources),
             ", ".join(f"`{each}`" for each in profile.masks) or "nothing",
         )

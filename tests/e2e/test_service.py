@@ -221,6 +221,9 @@ def test_a_redirect_is_not_followed() -> None:
         "webhooks: [{url: 'file:///etc/passwd'}]",
         "webhooks: [{url: 'http://a/', on: [everything]}]",
         "webhooks: [{url: 'http://a/', headers: {}}]",
+        "webhooks: [{url: 'http://[::1'}]",
+        "webhooks: [{url: 'http://a:port/'}]",
+        "webhooks: [{url: 'http://a:99999/'}]",
     ],
 )
 def test_a_wrong_webhook_is_refused(tmp_path: Path, text: str) -> None:

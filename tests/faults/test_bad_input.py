@@ -297,7 +297,7 @@ def test_any_bytes_on_a_connection_get_one_answer_and_harm_no_other(
     connection = connect_or_start(root.path)
     with connection:
         connection.settimeout(10)
-        connection.sendall(line + b"\n" + steward_protocol.request(8, "steward.status", {}))
+        connection.sendall(line + b"\n" + steward_protocol.encode_request(8, "steward.status", {}))
         with connection.makefile("rb") as answers:
             both = [json.loads(answers.readline()) for _ in range(2)]
     assert sum("error" in each for each in both) == 1

@@ -286,7 +286,7 @@ def ask_to_wait(root: Root, task: str) -> Any:
     """A connection on which wait_any was asked for, and nothing read."""
     connection = connect_or_start(root.path)
     wait = {"task": task, "timeout_seconds": 10}
-    connection.sendall(steward_protocol.request(1, "subagent.wait_any", wait))
+    connection.sendall(steward_protocol.encode_request(1, "subagent.wait_any", wait))
     return connection
 
 

@@ -133,7 +133,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], N
 
 
 def echo(number: int, text: str) -> bytes:
-    return steward_protocol.request(number, "test.echo", {"text": text})
+    return steward_protocol.encode_request(number, "test.echo", {"text": text})
 
 
 def test_a_request_is_begun_in_the_turn_after_it_came(play: Callable[[Scene], None]) -> None:
@@ -153,7 +153,7 @@ def test_results_in_an_undelivered_answer_are_delivered_again(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.fail", {}))
+        await client.send(steward_protocol.encode_request(1, "test.fail", {}))
         answer = await client.answer()
         assert answer is not None and answer["error"]["code"] == "storage_failed"
         assert verbs.undone == 1
@@ -179,7 +179,7 @@ def test_requests_in_whatever_pieces_are_the_same(play: Callable[[Scene], None])
 
 def test_each_request_is_answered_when_it_is_ready(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.wait", {}) + echo(2, "soon"))
+        await client.send(steward_protocol.encode_request(1, "test.wait", {}) + echo(2, "soon"))
         assert await client.answer() == {"id": 2, "result": "soon"}
         verbs.go_on.set()
         assert await client.answer() == {"id": 1, "result": "waited"}
@@ -192,11 +192,11 @@ def test_a_request_is_taken_back_as_its_client_says(
     play: Callable[[Scene], None], leave: bool
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.encode_request(1, "test.wait", {}))
         await verbs.begun.wait()
         forget = {"request": 1, "leave": leave}
         await client.send(
-            steward_protocol.request(2, steward_protocol.FORGET, forget) + echo(3, "on")
+            steward_protocol.encode_request(2, steward_protocol.FORGET, forget) + echo(3, "on")
         )
         assert await client.answer() == {"id": 3, "result": "on"}
         assert verbs.cancelled == [leave]
@@ -208,11 +208,13 @@ def test_withdrawing_a_request_is_answered_once_nothing_of_it_runs(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.encode_request(1, "test.wait", {}))
         await verbs.begun.wait()
         for number in (2, 3):  # also where it is over already
             forget = {"request": 1, "tell": True}
-            await client.send(steward_protocol.request(number, steward_protocol.FORGET, forget))
+            await client.send(
+                steward_protocol.encode_request(number, steward_protocol.FORGET, forget)
+            )
             assert await client.answer() == {"id": number, "result": None}
             assert verbs.cancelled == [False]
 
@@ -223,7 +225,9 @@ def test_requests_end_with_their_client_and_half_a_line_is_ignored(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.wait", {}) + echo(2, "half")[:-1])
+        await client.send(
+            steward_protocol.encode_request(1, "test.wait", {}) + echo(2, "half")[:-1]
+        )
         await verbs.begun.wait()
         client.end.shutdown(socket.SHUT_WR)
         assert await client.answer() is None
@@ -240,7 +244,7 @@ def test_a_client_that_sends_too_much_is_refused_and_disconnected(
     play: Callable[[Scene], None],
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.wait", {}))
+        await client.send(steward_protocol.encode_request(1, "test.wait", {}))
         await verbs.begun.wait()
         await client.send(b"x" * (steward_protocol.MAX_REQUEST + 1))
         told = await client.answer()
@@ -254,7 +258,7 @@ def test_a_client_that_sends_too_much_is_refused_and_disconnected(
 
 def test_a_stream_goes_no_further_than_its_client_reads(play: Callable[[Scene], None]) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
-        await client.send(steward_protocol.request(1, "test.read", {}))
+        await client.send(steward_protocol.encode_request(1, "test.read", {}))
         assert await client.answer() == {"id": 1, "item": PAGE}
         other = RawClient(root)
         with other.end:
@@ -274,8 +278,8 @@ def test_everything_ends_with_a_client_that_went_without_reading_on(
 ) -> None:
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
         requests = [
-            steward_protocol.request(1, "test.wait", {}),
-            steward_protocol.request(2, "test.read", {}),
+            steward_protocol.encode_request(1, "test.wait", {}),
+            steward_protocol.encode_request(2, "test.read", {}),
         ]
         await client.send(b"".join(requests))
         await client.answer()
@@ -291,7 +295,7 @@ def test_an_unread_refusal_is_not_an_error(play: Callable[[Scene], None]) -> Non
     async def scene(client: RawClient, verbs: Verbs, root: Path) -> None:
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-        client.end.send(steward_protocol.request(1, "test.fail", {}))
+        client.end.send(steward_protocol.encode_request(1, "test.fail", {}))
         client.end.close()
         other = RawClient(root)
         with other.end:
@@ -329,7 +333,7 @@ def test_a_client_that_connects_while_a_steward_resumes_is_served_afterwards(
             assert steward.stdout.readline() == "resumes\n"
             early = connect_if_running(tmp_path)
             assert early is not None
-            early.sendall(steward_protocol.request(1, "task.list", {}))
+            early.sendall(steward_protocol.encode_request(1, "task.list", {}))
             print(file=steward.stdin, flush=True)
             assert os.read(ready, 100)
             # The early client stays: an unused root ends its steward with the last client.

@@ -437,7 +437,7 @@ def test_an_owner_that_is_not_joined_is_reported(root: Root) -> None:
     loose = [step("loose", "echo x", owns=["a"]), step("free", "echo x")]
     held = step("held", "echo x", owns=["a"], integration="copy")
     (warning,) = root.call("run.start", plan_text=plan(*loose, held, base=None))["warnings"]
-    assert "nothing is joined of loose," in warning
+    assert "the output of loose is not joined," in warning
     assert "warnings" not in root.call("run.start", plan_text=plan(held, base=None))
 
 

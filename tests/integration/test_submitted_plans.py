@@ -135,7 +135,7 @@ def test_a_submitted_plan_is_answered_with_the_limits_that_are_not_enforced(
 
     models.script = boss_or_step(boss)
     assert run(root, models)["answer"] == "done"
-    assert "\nwarning: nothing is joined of loose, " in told[1]
+    assert "\nwarning: the output of loose is not joined, " in told[1]
 
 
 def test_a_root_that_is_cancelled_takes_its_plan_with_it(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.core.brief import Brief
-from retinue.core.budget import Budget, ModelAccess, Spent
+from retinue.core.budget import AttemptSpending, Budget, ModelAccess
 from retinue.core.errors import BadInput
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
@@ -68,7 +68,7 @@ async def no_source() -> Source:
     raise BadInput("nothing can be merged here", code="unknown_integration")
 
 
-def make_binder(
+def make_contract_factory(
     tasks: Tasks, runtime: Runtime, left: Callable[[Subagent], Budget]
 ) -> ContractFactory:
     return ContractFactory(
@@ -94,8 +94,8 @@ class NoGateway:
     ) -> None:
         """Nobody asks."""
 
-    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
-        return Spent()
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> AttemptSpending:
+        return AttemptSpending()
 
 
 class NoEdits:
@@ -188,14 +188,16 @@ class Stage:
             gateway=NoGateway(),
             joining=joining,
             checking=joining,
-            edits=edits,
+            task_file_watch=edits,
             read_config=self.tasks.read_config,
             expect_team=lambda: None,
             monotonic_ms=lambda: int(self.seconds * 1000),
             failpoint=self._pass,
             complain=self.complaints.append,
         )
-        contracts = make_binder(self.tasks, runtime, lambda parent: parent.contract.budget)
+        contracts = make_contract_factory(
+            self.tasks, runtime, lambda parent: parent.contract.budget
+        )
         parts: dict[str, Any] = {
             "journal": self.journal,
             "records": self.records,

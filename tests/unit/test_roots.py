@@ -9,7 +9,14 @@ import pytest
 
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.mcp_server.http_transport import TOKEN_FILE, read_token
-from retinue.settings import HOLDING, LONGEST, find_root, is_made, read_settings, require_usable
+from retinue.settings import (
+    MAX_PATH_BYTES,
+    REMOVED_IF_UNUSED,
+    find_root,
+    read_settings,
+    require_usable,
+    was_used,
+)
 from retinue.store.database import DATABASE, Database
 from retinue.store.root_lock import prepare_root
 from retinue.trust import mark_root
@@ -19,7 +26,7 @@ def test_a_root_that_a_server_made_its_token_in_is_one_to_be_used(tmp_path: Path
     root = tmp_path / "mine"
     token = read_token(root, make=True)
     require_usable(root)
-    assert read_token(root, make=True) == token and not is_made(root)
+    assert read_token(root, make=True) == token and not was_used(root)
 
 
 def test_no_token_is_made_in_a_folder_of_other_things(tmp_path: Path) -> None:
@@ -47,7 +54,7 @@ def test_a_link_pipe_or_folder_in_place_of_the_token_is_refused(tmp_path: Path, 
 
 def test_a_root_has_as_long_a_path_as_a_database_can_have(tmp_path: Path) -> None:
     parent = tmp_path.joinpath(*["x" * 99] * 3).resolve()
-    parent /= "y" * (LONGEST - len(str(parent)) - len("/") - len("/.retinue"))
+    parent /= "y" * (MAX_PATH_BYTES - len(str(parent)) - len("/") - len("/.retinue"))
     prepare_root(parent / ".retinue")
     Database(parent / ".retinue" / DATABASE).close()
     with pytest.raises(BadInput) as refused:
@@ -74,10 +81,10 @@ def test_a_link_by_the_name_of_a_root_makes_none_of_a_folder_of_other_things(
 
 @pytest.mark.parametrize("name", ["retinue.db", "steward.lock", "tasks/t/task.yaml"])
 def test_a_folder_is_a_root_by_files_that_only_roots_have(tmp_path: Path, name: str) -> None:
-    assert not is_made(tmp_path)
+    assert not was_used(tmp_path)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
-    assert is_made(tmp_path)
+    assert was_used(tmp_path)
     (tmp_path / "anything").touch()
     require_usable(tmp_path)
 
@@ -96,14 +103,14 @@ def test_a_steward_that_would_end_before_it_is_asked_is_not_started(
         read_settings(tmp_path, {"RETINUE_IDLE_SECONDS": seconds})
 
 
-@pytest.mark.parametrize("removed", range(len(HOLDING) + 1))
+@pytest.mark.parametrize("removed", range(len(REMOVED_IF_UNUSED) + 1))
 def test_a_root_stays_usable_at_each_step_of_its_removal(tmp_path: Path, removed: int) -> None:
     root = tmp_path / "mine"  # not named .retinue: only its files show that it is a root
     prepare_root(root)
     (root / "desk").mkdir()
-    for name in HOLDING[removed:]:
+    for name in REMOVED_IF_UNUSED[removed:]:
         if name != "desk":
             (root / name).touch()
-    if "desk" in HOLDING[:removed]:
+    if "desk" in REMOVED_IF_UNUSED[:removed]:
         (root / "desk").rmdir()
     require_usable(root)

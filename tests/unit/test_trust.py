@@ -66,7 +66,11 @@ def test_a_root_with_an_unlisted_mark_is_not_trusted(tmp_path: Path, known: dict
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "{", "null", '{"mark": ""}', '{"mark": "x", "device": "1"}', "\xff"]
+    "text",
+    [
+        *("", "[]", "{}", "{", "null", "[" * 4096, "\xff"),
+        *('{"mark": ""}', '{"mark": "x", "device": "1"}'),
+    ],
 )
 def test_an_identity_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / trust.IDENTITY).write_bytes(text.encode("latin-1"))

@@ -15,7 +15,7 @@ from retinue.cli.steward_session import CliSession, get_cwd
 from retinue.cli.temporary_root import ask_anywhere, stop
 from retinue.client.blocking_client import connect_if_running
 from retinue.core.errors import BadInput, IntegrityBroken
-from retinue.formats.steward_protocol import ANOTHER
+from retinue.formats.steward_protocol import REPLACE_STEWARD
 from retinue.version import VERSION
 
 NO_ROOT = "'retinue task create' and 'retinue run' create one"
@@ -57,7 +57,7 @@ def show_steward_status(session: CliSession) -> None:
             if document["version"] != VERSION:
                 document["problem"] = (
                     f"the steward is retinue {document['version']} and this program is retinue "
-                    f"{VERSION}, so it accepts no other command; {ANOTHER}"
+                    f"{VERSION}, so it accepts no other command; {REPLACE_STEWARD}"
                 )
     session.answer(document, _format_steward)
 

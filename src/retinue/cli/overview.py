@@ -43,11 +43,11 @@ def describe_surroundings(session: CliSession) -> dict[str, Any]:
 
 
 def _describe_root(session: CliSession) -> dict[str, Any]:
-    from retinue.settings import is_made
+    from retinue.settings import was_used
 
     try:
         folder = session.find_folder()
-        made = folder.is_dir() and is_made(folder)
+        made = folder.is_dir() and was_used(folder)
         tasks = len(os.listdir(folder / "tasks")) if made and (folder / "tasks").is_dir() else 0
     except (RetinueError, OSError) as error:
         return {"path": session.root or "", "exists": False, "tasks": 0, "problem": str(error)}

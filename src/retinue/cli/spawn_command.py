@@ -287,7 +287,7 @@ def spawn(
     ctx: click.Context, /, task: str, queue: bool, key: str, wait: bool, **options: Any
 ) -> int:
     """Give work to a new subagent: a BRIEF, a command after --, or both."""
-    from retinue.client.blocking_client import is_parents
+    from retinue.client.blocking_client import is_inside_subagent
 
     session: CliSession = ctx.obj
     request = select_given(queue=queue, key=key) | {
@@ -301,7 +301,7 @@ def spawn(
     document = session.call("subagent.spawn", **request)
     render.warn(document)
     # A subagent that spawns may not call wait-any, so it gets no hint to do so.
-    further = [] if is_parents(session.find_folder()) else [f"{NEXT} {task}"]
+    further = [] if is_inside_subagent(session.find_folder()) else [f"{NEXT} {task}"]
     session.answer(
         document, lambda it: "\n".join([*map(tables.format_spawned, it["subagents"]), *further])
     )

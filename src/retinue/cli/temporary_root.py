@@ -61,13 +61,13 @@ def has_root(folder: Path) -> bool:
     Raises:
         BadInput: the folder is not a root and cannot become one.
     """
-    from retinue.settings import is_made, require_usable
+    from retinue.settings import require_usable, was_used
     from retinue.trust import is_trusted
 
     if not os.path.lexists(folder):
         return False
     require_usable(folder)
-    return is_made(folder) and is_trusted(folder, os.environ)
+    return was_used(folder) and is_trusted(folder, os.environ)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def _find_root(session: CliSession, folder: Path | None) -> Path:
 
 def _inspect_root(root: Path) -> dict[str, Any]:
     """Return what the root would run and read; `problem` says why a part is unreadable."""
-    from retinue.formats.config_document import Named
+    from retinue.formats.config_document import NamedResources
     from retinue.steward.trust_review import review_config
 
     configured, problem = review_config(root)
@@ -104,7 +104,7 @@ def _inspect_root(root: Path) -> dict[str, Any]:
                 client.close()
         except IntegrityBroken as error:
             problem = problem or f"{error.message} ({error.hint})"
-    named = configured | Named.of(found["named"])
+    named = configured | NamedResources.of(found["named"])
     return found | {"named": named.to_json()} | ({"problem": problem} if problem else {})
 
 

@@ -155,7 +155,7 @@ class Remote(asyncio.Protocol):
         """Send a request; within the block, `take` receives its responses."""
         number = next(self._numbers)
         self._transport.write(
-            steward_protocol.request(number, verb, drop_unset(params), self._most)
+            steward_protocol.encode_request(number, verb, drop_unset(params), self._most)
         )
         self._waiting[number] = take
         if self.lost:
@@ -178,7 +178,7 @@ class Remote(asyncio.Protocol):
         if not self._transport.is_closing():
             asked = {"request": number, "leave": leave}
             self._transport.write(
-                steward_protocol.request(next(self._numbers), steward_protocol.FORGET, asked)
+                steward_protocol.encode_request(next(self._numbers), steward_protocol.FORGET, asked)
             )
 
 

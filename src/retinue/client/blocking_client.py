@@ -30,13 +30,13 @@ from retinue.core.errors import (
     StorageFailed,
 )
 from retinue.formats import steward_protocol
-from retinue.settings import FOLDER, has_tasks, is_made, require_usable
+from retinue.settings import FOLDER, has_tasks, require_usable, was_used
 from retinue.sockets import read_peer
 from retinue.trust import can_be_used, make_root
 
 PACKAGE = Path(__file__).parent.parent
 OUTDATED_HINT = (
-    f"the steward was started before retinue was updated here: {steward_protocol.ANOTHER}"
+    f"the steward was started before retinue was updated here: {steward_protocol.REPLACE_STEWARD}"
 )
 
 
@@ -44,7 +44,7 @@ def make_refusal(error: Mapping[str, Any], connection: socket.socket) -> Retinue
     """Return the steward's error; if the steward may be outdated, the hint says so."""
     refusal = steward_protocol.error_from_json(error)
     if refusal.code == "unknown_verb" or refusal.message.startswith("unknown parameter "):
-        return _replace_hint(refusal, steward_protocol.OTHER_VERSION)
+        return _replace_hint(refusal, steward_protocol.OTHER_VERSION_HINT)
     if (isinstance(refusal, BadInput) or refusal.code == "internal") and _is_older(connection):
         return refusal.with_more(OUTDATED_HINT)
     return refusal
@@ -91,10 +91,10 @@ def require_root(root: Path, verb: str, *, creates: bool = False) -> None:
     Raises:
         NotFound: there is no root.
     """
-    if creates or verb in MAKES_ROOT or is_parents(root):
+    if creates or verb in MAKES_ROOT or is_inside_subagent(root):
         return
     try:
-        made = is_made(root)
+        made = was_used(root)
         why = "is not a retinue root: no task was ever created in it"
     except FileNotFoundError:
         made, why = False, "does not exist: no task was ever created here"
@@ -108,7 +108,7 @@ def require_root(root: Path, verb: str, *, creates: bool = False) -> None:
         raise NotFound(f"{root} {why}", code="unknown_root", hint=hint)
 
 
-def is_parents(root: Path) -> bool:
+def is_inside_subagent(root: Path) -> bool:
     """Return whether this process runs inside a subagent of the root.
 
     Such a process sees the steward's socket and little else of the root.
@@ -132,7 +132,7 @@ def connect_if_running(root: Path) -> socket.socket | None:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     # Inside a subagent the owner cannot be checked: its user id differs from the socket's.
-    checked = not is_parents(root)
+    checked = not is_inside_subagent(root)
     try:
         # Children have a separate socket, which serves no other callers.
         place = (
@@ -186,13 +186,13 @@ def connect_or_start(root: Path) -> socket.socket:
         connection = connect_if_running(root)
         if connection is not None:
             return connection
-        if is_parents(root):
+        if is_inside_subagent(root):
             raise StewardUnavailable(
                 "the steward of this subagent does not answer",
                 hint="repeat the command: a lost steward is replaced by another",
             )
         if not can_be_used(root, os.environ):
-            return _read_only(root)
+            return _start_reader(root)
         refusal = start(root)
         if refusal is not None and refusal.code != "root_held":
             raise refusal
@@ -240,7 +240,7 @@ def start(root: Path) -> RetinueError | None:
     return steward_protocol.error_from_json(message["error"]) if "error" in message else None
 
 
-def _read_only(root: Path) -> socket.socket:
+def _start_reader(root: Path) -> socket.socket:
     """Start a process that only reads an untrusted root; return a connection to it.
 
     Raises:
@@ -320,7 +320,8 @@ class Client:
         tell: receives notes about a steward that does not answer or was lost.
         reconnects: whether a request is repeated with the next steward if one is lost.
         """
-        self._root, self.tell = root, tell
+        self._root = root
+        self.tell = tell
         self._reconnects = reconnects
         self._connect()
         self._is_shut_down = False
@@ -382,7 +383,7 @@ class Client:
         with suppress(OSError):
             self._number += 1
             self._connection.sendall(
-                steward_protocol.request(self._number, steward_protocol.FORGET, asked)
+                steward_protocol.encode_request(self._number, steward_protocol.FORGET, asked)
             )
 
     def shut_down(self) -> None:
@@ -408,8 +409,8 @@ class Client:
 
     def _iter_messages(self, verb: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         self._number += 1
-        request = steward_protocol.request(self._number, verb, params)
-        line = self._answer(request)
+        request = steward_protocol.encode_request(self._number, verb, params)
+        line = self._send_request(request)
         with suppress(ConnectionError):
             while line:
                 message = steward_protocol.decode(line)
@@ -426,7 +427,7 @@ class Client:
             "check the state, then repeat the command if it had no effect",
         )
 
-    def _answer(self, request: bytes) -> bytes:
+    def _send_request(self, request: bytes) -> bytes:
         """Send the request and return the first line of the response; empty if the steward ended.
 
         If the steward ended before it had read the whole request, nothing was done, and the
@@ -441,7 +442,7 @@ class Client:
                 with suppress(BrokenPipeError):
                     self._connection.sendall(request)
                     sent = True
-                self._expect()
+                self._wait_for_answer()
                 if (line := self._lines.readline()) or sent:
                     return line
             except ConnectionResetError:
@@ -454,7 +455,7 @@ class Client:
         self._connection = connect_or_start(self._root)
         self._lines = self._connection.makefile("rb")
 
-    def _expect(self) -> None:
+    def _wait_for_answer(self) -> None:
         """Wait a while for the response; if the steward does not answer at all, say so."""
         answer = select.poll()
         answer.register(self._connection, select.POLLIN)
@@ -478,7 +479,7 @@ def _is_answering(root: Path) -> bool:
     with connection:
         connection.settimeout(PROBE_SECONDS)
         try:
-            connection.sendall(steward_protocol.request(1, "steward.status", {}))
+            connection.sendall(steward_protocol.encode_request(1, "steward.status", {}))
             connection.recv(1)
         except TimeoutError:
             return False

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from retinue.files import PASSED, hold_descriptor, is_mark, is_opaque
+from retinue.files import PASSED, hold_descriptor, is_opaque, is_whiteout
 from retinue.workspaces.child_files import FILE, TreeWalk, open_child_folder
 
 OPAQUE = "RETINUE.opaque"
@@ -181,7 +181,7 @@ def _add(archive: tarfile.TarFile, found: _Found, path: str, *, unlocking: bool)
         elif stat.S_ISLNK(mode):
             entry.type = tarfile.SYMTYPE
             entry.linkname = os.readlink(found.name, dir_fd=found.folder)
-        elif is_mark(status):
+        elif is_whiteout(status):
             entry.type = tarfile.CHRTYPE
             entry.devmajor = entry.devminor = 0
         elif stat.S_ISREG(mode):

@@ -54,7 +54,7 @@ from retinue.cluster.invitation import (
 from retinue.cluster.messages import InvalidMessage, NodeRecord
 from retinue.cluster.sealing import make_key, seal
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
-from retinue.core.placement import make_ambiguous
+from retinue.core.placement import make_ambiguous_node_error
 from retinue.files import hold_descriptor, make_folder, read_plain, write_atomic
 
 PORT = 4222
@@ -580,7 +580,7 @@ async def _find_node(connection: HubConnection, name: str) -> str:
             if stored.data and NodeRecord.parse(stored.data).name == name:
                 found.append(stored.subject.rpartition(".")[2])
     if len(found) > 1:
-        raise make_ambiguous(name, found)
+        raise make_ambiguous_node_error(name, found)
     return found[0] if found else ""
 
 

@@ -13,7 +13,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from retinue.files import is_mark, is_opaque
+from retinue.files import is_opaque, is_whiteout
 from retinue.workspaces.child_files import TreeWalk, UnreadableFile, read_child_file
 from retinue.workspaces.git.git_command import Git, GitTarget, open_memory_file
 from retinue.workspaces.git.task_repository import GIT, TrustedRepository
@@ -83,7 +83,7 @@ def _scan(workspace: Path, tree: Path) -> dict[str, int]:
             # An opaque folder was made anew, and what replaces a folder of the base removes it.
             if not stat.S_ISDIR(status.st_mode) or is_opaque(folder.locate(entry.name)):
                 _remove(tree / path)
-            if stat.S_ISREG(status.st_mode) and not is_mark(status):
+            if stat.S_ISREG(status.st_mode) and not is_whiteout(status):
                 sizes[path] = status.st_size
                 if entry.name == IGNORE:
                     _copy(workspace, path, tree)

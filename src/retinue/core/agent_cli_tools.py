@@ -20,9 +20,9 @@ _CLAUDE_TOOLS = {
     "search_files": "Grep",
     "run_command": "Bash",
 }
-_CLAUDE_PRINTS = {"-p", "--print"}  # without one of these it is interactive, or a subcommand
+_CLAUDE_PRINT_MODE = {"-p", "--print"}  # without one of these it is interactive, or a subcommand
 # An allow list: an unknown option could give the agent tools beyond the contract.
-_CLAUDE_OPTIONS = _CLAUDE_PRINTS | {
+_CLAUDE_OPTIONS = _CLAUDE_PRINT_MODE | {
     *("--model", "--fallback-model", "--effort", "--max-turns", "--max-budget-usd"),
     *("--input-format", "--output-format", "--json-schema", "--verbose"),
     *("--include-partial-messages", "--no-session-persistence"),
@@ -32,8 +32,8 @@ _CLAUDE_OPTIONS = _CLAUDE_PRINTS | {
 }
 # No MCP servers and no settings except an administrator's. Both can name programs to run, and the
 # model could write them into the workspace.
-_SHUT = ("--strict-mcp-config", "--setting-sources=")
-_LOOSE = {
+_NO_OUTSIDE_CONFIG = ("--strict-mcp-config", "--setting-sources=")
+_UNENFORCEABLE = {
     "codex": "it can exclude tools, but has no list of allowed ones",
     "gemini": "it reads allowed tools only from a policy file",
     "opencode": "it runs the plugins that it finds in its workspace",
@@ -42,28 +42,30 @@ _LEAVE_OUT = "leave the tools out: its boundary and context limit what a command
 
 
 def restrict_command(
-    command: Sequence[str], tools: Sequence[str], *, hands_on: bool
+    command: Sequence[str], tools: Sequence[str], *, may_delegate: bool
 ) -> tuple[str, ...]:
     """Return the command with options that make the agent refuse all other tools.
 
-    A command that is not a coding agent has no tools. With `hands_on` the command may delegate:
-    it may then name tools that only its subagents use.
+    A command that is not a coding agent has no tools.
+
+    Args:
+        may_delegate: the tools may then include some that only its subagents use.
 
     Raises:
         BadInput: the restriction cannot be enforced.
     """
-    place = _find_program(command)
-    name = command[place].rpartition("/")[2]
-    if name in _LOOSE:
+    index = _find_program(command)
+    name = command[index].rpartition("/")[2]
+    if name in _UNENFORCEABLE:
         named = f"tools, such as {tools[0]}" if tools else "having no tools"
         raise _refuse_unenforced(
-            f"{name} cannot be held to {named}: {_LOOSE[name]}",
+            f"{name} cannot be held to {named}: {_UNENFORCEABLE[name]}",
             f"{_LEAVE_OUT}; or spawn it by name, with --agent {name}",
         )
     if name == "claude":
-        words = _restrict_claude(command[place + 1 :], tools, hands_on=hands_on)
-        return (*command[: place + 1], *words, *command[place + 1 :])
-    if tools and not hands_on:
+        words = _restrict_claude(command[index + 1 :], tools, may_delegate=may_delegate)
+        return (*command[: index + 1], *words, *command[index + 1 :])
+    if tools and not may_delegate:
         raise _refuse_unenforced(
             f"a command cannot be held to tools, such as {tools[0]}",
             f"{_LEAVE_OUT}; claude can be held to them",
@@ -71,29 +73,29 @@ def restrict_command(
     return tuple(command)
 
 
-def own_tools(command: Sequence[str]) -> frozenset[str] | None:
-    """Return the agent's own names of its allowed tools; None if it is not restricted."""
-    if _SHUT[0] not in command:
+def list_native_tools(command: Sequence[str]) -> frozenset[str] | None:
+    """Return its allowed tools by the agent's own names; None if it is not restricted."""
+    if _NO_OUTSIDE_CONFIG[0] not in command:
         return None
-    place = command.index(_SHUT[0])
-    listed = command[place - 1].partition("=")[2]
-    is_held = tuple(command[place : place + len(_SHUT)]) == _SHUT
-    return frozenset(filter(None, listed.split(","))) if is_held else None
+    index = command.index(_NO_OUTSIDE_CONFIG[0])
+    listed = command[index - 1].partition("=")[2]
+    is_restricted = tuple(command[index : index + len(_NO_OUTSIDE_CONFIG)]) == _NO_OUTSIDE_CONFIG
+    return frozenset(filter(None, listed.split(","))) if is_restricted else None
 
 
 def _find_program(command: Sequence[str]) -> int:
     """Return the index of the program in the command; `env NAME=value` in front is skipped."""
-    place = 0
+    index = 0
     if command[0].rpartition("/")[2] == "env":
-        place = next((at for at, word in enumerate(command) if at and "=" not in word), 0)
-    return place
+        index = next((at for at, word in enumerate(command) if at and "=" not in word), 0)
+    return index
 
 
 def _restrict_claude(
-    given: Sequence[str], tools: Sequence[str], *, hands_on: bool
+    given: Sequence[str], tools: Sequence[str], *, may_delegate: bool
 ) -> tuple[str, ...]:
     options = [word.partition("=")[0] for word in given if word.startswith("-")]
-    if not _CLAUDE_PRINTS & set(options):
+    if not _CLAUDE_PRINT_MODE & set(options):
         raise _refuse_unenforced(
             "claude can be held to tools only in print mode", "add --print to the command"
         )
@@ -105,13 +107,13 @@ def _restrict_claude(
                 f"allowed options: {', '.join(sorted(_CLAUDE_OPTIONS))}",
             )
     for tool in tools:
-        if tool not in _CLAUDE_TOOLS and not hands_on:
+        if tool not in _CLAUDE_TOOLS and not may_delegate:
             raise _refuse_unenforced(
                 f"claude has no tool for {tool[:40]}",
                 f"it can be granted {', '.join(_CLAUDE_TOOLS)}",
             )
     own = ",".join(_CLAUDE_TOOLS[tool] for tool in tools if tool in _CLAUDE_TOOLS)
-    return (f"--tools={own}", f"--allowedTools={own}", *_SHUT)
+    return (f"--tools={own}", f"--allowedTools={own}", *_NO_OUTSIDE_CONFIG)
 
 
 def _refuse_unenforced(message: str, hint: str) -> BadInput:

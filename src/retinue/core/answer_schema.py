@@ -20,10 +20,10 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    # In JSON Schema 2.0 is an integer, too. Infinity is not, and int() would raise for it.
     "integer": lambda value: (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and (isinstance(value, int) or value.is_integer())  # 1e999 is read as infinity
+        (isinstance(value, int) and not isinstance(value, bool))
+        or (isinstance(value, float) and value.is_integer())
     ),
 }
 LIMITS: dict[str, Callable[[Any, Any], bool]] = {
@@ -32,6 +32,7 @@ LIMITS: dict[str, Callable[[Any, Any], bool]] = {
     "exclusiveMinimum": lambda value, limit: value > limit,
     "exclusiveMaximum": lambda value, limit: value < limit,
 }
+# Keyword -> the type of value it applies to, and whether its number is a maximum.
 SIZES = {
     "minLength": (str, False),
     "maxLength": (str, True),
@@ -40,11 +41,11 @@ SIZES = {
     "minProperties": (dict, False),
     "maxProperties": (dict, True),
 }
-SEVERAL = ("anyOf", "oneOf", "allOf")
-ONE = ("items", "not")
+WITH_SCHEMAS = ("anyOf", "oneOf", "allOf")  # keywords that have a list of schemas
+WITH_SCHEMA = ("items", "not")  # keywords that have one schema
 KNOWN = {
     *("type", "properties", "required", "additionalProperties", "enum", "const", "pattern"),
-    *("uniqueItems", "$ref", *NOTES, *LIMITS, *SIZES, *SEVERAL, *ONE),
+    *("uniqueItems", "$ref", *NOTES, *LIMITS, *SIZES, *WITH_SCHEMAS, *WITH_SCHEMA),
 }
 
 
@@ -72,43 +73,55 @@ def _require_usable(schema: object, whole: object, where: str, depth: int) -> No
         raise UnusableSchema(f"{where} is not an object")
     if depth > MAX_DEPTH:
         raise UnusableSchema(f"{where} is nested too deeply")
-    for keyword in schema:
+    for keyword, value in schema.items():
         if keyword not in KNOWN:
             raise UnusableSchema(f"{where} has the keyword {keyword[:40]!a}, which is not checked")
-    named = schema.get("type", [])
-    for kind in named if isinstance(named, list) else [named]:
-        if kind not in TYPES:
-            raise UnusableSchema(f"{where} has the unknown type {str(kind)[:40]!a}")
-    if "pattern" in schema:
-        try:
-            re.compile(schema["pattern"])
-        except (re.error, TypeError):
-            raise UnusableSchema(f"{where} has a pattern that is no regular expression") from None
-    _require_usable_limits(schema, where)
+        if expected := _find_wrong_form(keyword, value):
+            raise UnusableSchema(f"{keyword} of {where} is not {expected}")
     if "$ref" in schema and _find_definition(schema["$ref"], whole) is None:
         raise UnusableSchema(f"{where} refers to {str(schema['$ref'])[:80]!a}, not in its $defs")
     for keyword in ("properties", "$defs"):
-        parts = schema.get(keyword, {})
-        if not isinstance(parts, dict):
-            raise UnusableSchema(f"{keyword} of {where} is not an object")
-        for name, part in parts.items():
+        for name, part in schema.get(keyword, {}).items():
             _require_usable(part, whole, f"{where}.{name}", depth + 1)
-    for keyword in (*ONE, "additionalProperties"):
+    for keyword in (*WITH_SCHEMA, "additionalProperties"):
         if keyword in schema:
             _require_usable(schema[keyword], whole, f"{keyword} of {where}", depth + 1)
-    for keyword in SEVERAL:
+    for keyword in WITH_SCHEMAS:
         for part in schema.get(keyword, []):
             _require_usable(part, whole, f"{keyword} of {where}", depth + 1)
 
 
-def _require_usable_limits(schema: Mapping[str, Any], where: str) -> None:
-    for name, value in schema.items():
-        if name in LIMITS and not TYPES["number"](value):
-            raise UnusableSchema(f"{name} of {where} is no number")
-        if name in SIZES and not TYPES["integer"](value):
-            raise UnusableSchema(f"{name} of {where} is no whole number")
-        if name in ("enum", "required", *SEVERAL) and not isinstance(value, list):
-            raise UnusableSchema(f"{name} of {where} is no list")
+def _find_wrong_form(keyword: str, value: Any) -> str:
+    """Return what the value of this keyword has to be, if it is not; empty if it is.
+
+    A value of another form would fail only when an answer is checked, after the work is done.
+    """
+    if keyword == "type":
+        kinds = value if isinstance(value, list) else [value]
+        known = all(isinstance(kind, str) and kind in TYPES for kind in kinds)
+        return "" if known else f"one of {', '.join(TYPES)}, or a list of these"
+    if keyword in ("properties", "$defs"):
+        return "" if isinstance(value, dict) else "an object"
+    if keyword in ("enum", *WITH_SCHEMAS):
+        return "" if isinstance(value, list) else "a list"
+    if keyword == "required":
+        names = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return "" if names else "a list of texts"
+    if keyword == "uniqueItems":
+        return "" if isinstance(value, bool) else "true or false"
+    if keyword in LIMITS:
+        return "" if TYPES["number"](value) else "a number"
+    if keyword in SIZES:
+        return "" if TYPES["integer"](value) else "a whole number"
+    return "a regular expression" if keyword == "pattern" and not _is_regex(value) else ""
+
+
+def _is_regex(value: object) -> bool:
+    try:
+        re.compile(value)  # type: ignore[call-overload]
+    except (re.error, TypeError):
+        return False
+    return isinstance(value, str)
 
 
 def _find_definition(reference: object, whole: object) -> object:
@@ -165,10 +178,10 @@ def _check_bounds(schema: Mapping[str, Any], value: Any, where: str) -> None:
     for keyword, holds in LIMITS.items():
         if keyword in schema and TYPES["number"](value) and not holds(value, schema[keyword]):
             raise Mismatch(f"{where} breaks {keyword} {schema[keyword]}")
-    for keyword, (kind, is_most) in SIZES.items():
+    for keyword, (kind, is_maximum) in SIZES.items():
         if keyword in schema and isinstance(value, kind):
             size = len(value)
-            if size > schema[keyword] if is_most else size < schema[keyword]:
+            if size > schema[keyword] if is_maximum else size < schema[keyword]:
                 raise Mismatch(f"{where} breaks {keyword} {schema[keyword]}")
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
         raise Mismatch(f"{where} does not match the pattern {schema['pattern'][:100]!a}")
@@ -189,16 +202,16 @@ def _check_object(
 def _check_combined(
     schema: Mapping[str, Any], value: object, whole: object, where: str, depth: int
 ) -> None:
-    for keyword in SEVERAL:
+    for keyword in WITH_SCHEMAS:
         if keyword not in schema:
             continue
         fitting = [each for each in schema[keyword] if _fits(each, value, whole, depth)]
-        right = {
+        is_met = {
             "anyOf": bool(fitting),
             "oneOf": len(fitting) == 1,
             "allOf": len(fitting) == len(schema[keyword]),
         }
-        if not right[keyword]:
+        if not is_met[keyword]:
             raise Mismatch(f"{where} does not fit {keyword} of its schema")
     if "not" in schema and _fits(schema["not"], value, whole, depth):
         raise Mismatch(f"{where} fits what its schema excludes")
@@ -213,5 +226,5 @@ def _fits(schema: object, value: object, whole: object, depth: int) -> bool:
 
 
 def _equals(one: object, other: object) -> bool:
-    # In Python True == 1, in JSON not.
+    # In Python True equals 1, in JSON it does not.
     return isinstance(one, bool) == isinstance(other, bool) and one == other

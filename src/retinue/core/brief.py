@@ -30,7 +30,7 @@ class Brief:
     timeout_seconds: float | None = None
     tools: Sequence[str] | None = None  # None: the default tools of a team
     refine: bool = True  # False: the first answer counts
-    retries: int | None = None  # further attempts after an error; None: see `usual_retries`
+    retries: int | None = None  # further attempts after an error; None: see `default_retries`
     retry_on_timeout: bool = False
     close_on_completion: bool = True
     integration: Integration = "none"
@@ -53,7 +53,7 @@ class Brief:
     python: bool | str = False
     redact: bool = False  # replace the values of its secrets in what it prints and answers
 
-    def usual_retries(self, *, command: bool) -> int:
+    def default_retries(self, *, command: bool) -> int:
         """Return the default number of retries.
 
         A team may fail by chance and is retried once. A command or a coding agent would mostly

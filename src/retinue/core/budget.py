@@ -184,7 +184,7 @@ class ModelAccess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
+class AttemptSpending:
     """Spending of one attempt."""
 
     usage: TokenUsage | None = None  # None: no request was made

@@ -289,7 +289,7 @@ class Contract:
         ]
 
     @property
-    def homes(self) -> str:
+    def members_folder(self) -> str:
         """The folder of the workspace that holds the members' own folders."""
         # Merged or copied output must not contain them, and a name could clash with a file that
         # was checked out. OURS avoids both.
@@ -301,7 +301,7 @@ class Contract:
         several = self.team is not None and len(self.team.members) > 1
         # In a workspace that cannot be changed, all members read the same files.
         apart = several and member and not self.is_read_only
-        return f"{self.homes}/{member}".lstrip("/") if apart else ""
+        return f"{self.members_folder}/{member}".lstrip("/") if apart else ""
 
     @property
     def words(self) -> str:
@@ -521,7 +521,7 @@ ISOLATED_PLACE = "/var/retinue/context"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt")
 
 
-def context_places(context: Context) -> list[tuple[str, str]]:
+def list_context_places(context: Context) -> list[tuple[str, str]]:
     """Return each context path with its place; a path inside another one has no own place."""
     base = PurePosixPath(context.base or "/")
     paths = list(dict.fromkeys(map(PurePosixPath, context.paths)))
@@ -542,13 +542,13 @@ def context_places(context: Context) -> list[tuple[str, str]]:
     return places
 
 
-def original_path(context: Context, place: str) -> str:
+def find_original_path(context: Context, place: str) -> str:
     """Return the original path of a place below RETINUE_CONTEXT; empty if there is none."""
     # Places may be nested. The most specific one is right.
     asked = PurePosixPath(place)
     found = ""
     longest = -1
-    for path, own in context_places(context):
+    for path, own in list_context_places(context):
         top = PurePosixPath(own)
         if asked.is_relative_to(top) and len(top.parts) > longest:
             found = str(PurePosixPath(path) / asked.relative_to(top))
@@ -561,11 +561,14 @@ def _outermost(paths: Sequence[PurePosixPath], context: Context) -> list[PurePos
     return [
         path
         for path in paths
-        if not any(other in path.parents and not _parted(other, path, context) for other in paths)
+        if not any(
+            other in path.parents and not _is_hidden_between(other, path, context)
+            for other in paths
+        )
     ]
 
 
-def _parted(outer: PurePosixPath, inner: PurePosixPath, context: Context) -> bool:
+def _is_hidden_between(outer: PurePosixPath, inner: PurePosixPath, context: Context) -> bool:
     """Return whether a hidden folder lies between them, so `inner` is not visible in `outer`."""
     hidden = map(PurePosixPath, context.hidden)
     return any(each in inner.parents and outer in (each, *each.parents) for each in hidden)

@@ -38,15 +38,15 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Used:
+class ReplyUsage:
     """Usage of one reply, as the provider reported it."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
 
-    def __add__(self, other: Used) -> Used:
-        return Used(
+    def __add__(self, other: ReplyUsage) -> ReplyUsage:
+        return ReplyUsage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cost=self.cost + other.cost,
@@ -57,7 +57,7 @@ class Used:
 class Reply:
     text: str = ""
     calls: tuple[Call, ...] = ()
-    used: Used = field(default_factory=Used)
+    used: ReplyUsage = field(default_factory=ReplyUsage)
     source: object = field(default=None, compare=False, repr=False)
 
     @property

@@ -28,6 +28,11 @@ DEFAULT_MODELS = {
 }  # default model by backend type
 
 
+def get_model(backend: ModelBackend) -> str:
+    """Return the backend's model, or the default of its type; empty if that has none."""
+    return backend.model or DEFAULT_MODELS.get(backend.type, "")
+
+
 def is_key_variable(name: str) -> bool:
     """Return whether a variable's name is that of a provider's API key."""
     return name.endswith("_API_KEY")
@@ -53,8 +58,8 @@ def list_keyed_backends(environment: Mapping[str, str]) -> tuple[ModelBackend, .
     return tuple(found.values())
 
 
-# Formats of requests that a backend of each type understands, by the names of `AgentProfile.wire`.
-SPOKEN = {
+# Backend type -> the formats of requests that it understands, as `AgentProfile.wire` names them.
+WIRES_BY_TYPE = {
     "anthropic": ("anthropic",),
     "openai": ("responses", "chat"),
     "gemini": ("gemini",),
@@ -63,5 +68,5 @@ SPOKEN = {
 }
 
 
-def speaks(backend: ModelBackend, wire: str) -> bool:
-    return wire in SPOKEN.get(backend.type, ())
+def accepts_wire(backend: ModelBackend, wire: str) -> bool:
+    return wire in WIRES_BY_TYPE.get(backend.type, ())

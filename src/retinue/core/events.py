@@ -93,7 +93,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class EventFilter:
     """Filter for events; an empty field matches every event."""
 
     kinds: tuple[str, ...] = ()  # patterns of event types
@@ -102,7 +102,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matches:
+class EventMatches:
     """Matching events, newest first; `before` continues the search, 0 at the end."""
 
     events: list[Recorded]
@@ -110,7 +110,7 @@ class Matches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paid:
+class BilledRequest:
     """A model request as the ledger holds it."""
 
     entry: int  # numbered when the request began

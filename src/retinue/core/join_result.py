@@ -49,12 +49,12 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
+class MergedTree:
     """A change merged with the integration branch; no branch has been updated yet."""
 
     tip: str  # of the integration branch when it was read
     tree: str
-    known: bool  # the branch exists
+    has_branch: bool  # the integration branch exists
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,12 +66,12 @@ def parse_placement(words: Sequence[str]) -> Placement:
     return Placement(labels=tuple(dict.fromkeys(labels)), host=hosts[0] if hosts else "")
 
 
-def make_ambiguous(name: str, ids: Sequence[str]) -> Refused:
+def make_ambiguous_node_error(name: str, ids: Sequence[str]) -> Refused:
     """Return the refusal of a name that several nodes have."""
     return Refused(
         f"several nodes are called {name}: {', '.join(sorted(ids))}",
         code="ambiguous_node",
-        hint="name one by its id; 'retinue nodes --json' says more of each",
+        hint="name one by its id; 'retinue nodes --json' shows more about each",
     )
 
 

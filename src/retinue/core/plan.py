@@ -31,9 +31,8 @@ class PlanStep:
     title: str
     description: str = ""
     success_criteria: tuple[str, ...] = ()
-    owns: tuple[
-        str, ...
-    ] = ()  # patterns of paths it may change; empty: any path, and it runs alone
+    # Patterns of paths it may change; empty: any path, and it runs alone.
+    owns: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None  # None: the default tools
     command: tuple[str, ...] = ()  # empty: a team of models works on it
@@ -126,7 +125,7 @@ def list_unenforced(plan: Plan) -> tuple[str, ...]:
     if not names:
         return ()
     return (
-        f"nothing is joined of {', '.join(names)}, and nothing holds a step to what it owns then: "
+        f"the output of {', '.join(names)} is not joined, so 'owns' is not enforced for it: "
         "give the plan a base, or such a step 'integration: copy'",
     )
 
@@ -344,7 +343,7 @@ def to_brief(step: PlanStep) -> Brief:
 def grant_secrets(plan: Plan, given: Sequence[SecretSource]) -> Plan:
     """Return the plan with the sources of the secrets that its steps name.
 
-    A plan file alone cannot read anything: who starts it hands out each secret by name.
+    A plan file alone cannot read anything: the user who starts it names each secret again.
 
     Raises:
         BadInput: a step names a secret that is not given, or no step names a given one.

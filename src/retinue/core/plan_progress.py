@@ -30,7 +30,7 @@ class PlanProgress:
 
     plan: Plan
     base: str  # the commit the run starts from; empty if nothing is merged
-    over: dict[str, Subagent] = field(default_factory=dict)  # closed, by step
+    closed: dict[str, Subagent] = field(default_factory=dict)  # by step
     active: dict[str, Subagent] = field(default_factory=dict)  # started, not closed
     refused: dict[str, str] = field(default_factory=dict)  # why a step could not be started
     commits: dict[str, str] = field(default_factory=dict)  # merge commit by step
@@ -54,15 +54,15 @@ class PlanProgress:
     @property
     def stopping(self) -> bool:
         """Whether no further step is started."""
-        failed = bool(self.refused) or any(map(self._has_failed, self.over))
+        failed = bool(self.refused) or any(map(self._has_failed, self.closed))
         return self.stopped or (failed and self.plan.on_failure == STOP)
 
     @property
     def ended(self) -> bool:
-        return not self.active and len(self._list_gone()) == len(self.order)
+        return not self.active and len(self._list_done()) == len(self.order)
 
     @property
-    def asks(self) -> bool:
+    def waits_for_answer(self) -> bool:
         """Whether the run can continue only after a blocked step is answered."""
         asking = any(each.standing.blocked for each in self.active.values())
         return asking and not self.list_startable()
@@ -101,7 +101,7 @@ class PlanProgress:
         return dead
 
     def _has_begun(self, step: PlanStep) -> bool:
-        return step.id in self.over or step.id in self.active
+        return step.id in self.closed or step.id in self.active
 
     def list_unneeded(self) -> set[str]:
         """Return the reviewers and voters that are not started: there is nothing to decide."""
@@ -109,34 +109,34 @@ class PlanProgress:
         for step in self.order:
             if not step.judges or self._has_begun(step):
                 continue
-            # An output that was never checked has no change, or failed before.
-            left = step.reviews in self.over
-            decided = bool(step.votes_on) and self._are_settled(step.votes_on)
-            if left or (decided and len(self.list_passed(step.votes_on)) < 2):
+            # A step that was closed without its reviewer had no change, or failed before.
+            too_late = step.reviews in self.closed
+            is_decided = bool(step.votes_on) and self._are_settled(step.votes_on)
+            if too_late or (is_decided and len(self.list_passed(step.votes_on)) < 2):
                 names.add(step.id)
         return names
 
     def list_startable(self) -> list[PlanStep]:
         """Return the steps that only need a free slot, in order."""
-        gone = self._list_gone()
+        done = self._list_done()
         return [
             step
             for step in self.order
-            if step.id not in gone
+            if step.id not in done
             and step.id not in self.active
-            and self._before[step.id] <= gone
+            and self._before[step.id] <= done
             and self._has_something_to_judge(step)
         ]
 
     def find_next_to_join(self) -> Subagent | None:
-        """Return the next step to check or join: its output waits, all steps before it are over.
+        """Return the next step to check or join: its output waits, all steps before it are done.
 
         Steps that are joined as one are checked in any order, and the chosen candidate is joined
         first: if that fails, another one can be.
         """
-        gone = self._list_gone()
-        unit = next((step.unit for step in self.order if step.id not in gone), None)
-        left = [step for step in self.order if step.unit == unit and step.id not in gone]
+        done = self._list_done()
+        unit = next((step.unit for step in self.order if step.id not in done), None)
+        left = [step for step in self.order if step.unit == unit and step.id not in done]
         if not left:
             return None
         first = left[0]
@@ -174,7 +174,7 @@ class PlanProgress:
         return [
             each
             for each in self.candidates[name]
-            if each in self.checked and not (each in self.over and has_failed(self.over[each]))
+            if each in self.checked and not (each in self.closed and has_failed(self.closed[each]))
         ]
 
     def choose(self, name: str) -> CandidateChoice:
@@ -183,12 +183,13 @@ class PlanProgress:
 
     def count_failed(self) -> int:
         """Return the number of steps that failed; of candidates, one if none was merged."""
-        plain = [name for name in self.over if not self._by_id[name].candidate_of]
-        lost = [name for name in self.candidates if self._has_lost(name)]
+        plain = [name for name in self.closed if not self._by_id[name].candidate_of]
+        lost = [name for name in self.candidates if self._has_no_winner(name)]
         return len(lost) + sum(map(self._has_failed, plain))
 
-    def _list_gone(self) -> set[str]:
-        return {*self.over, *self.list_unstartable(), *self.list_unneeded()}
+    def _list_done(self) -> set[str]:
+        """Return the steps of which nothing more will come: closed, or never started."""
+        return {*self.closed, *self.list_unstartable(), *self.list_unneeded()}
 
     def _has_something_to_judge(self, step: PlanStep) -> bool:
         if step.votes_on:
@@ -196,19 +197,19 @@ class PlanProgress:
         return not step.reviews or step.reviews in self.checked
 
     def _are_settled(self, name: str) -> bool:
-        """Return whether each of these candidates is over, was checked, or is never started."""
-        settled = {*self.over, *self.checked, *self._list_dead_work()}
+        """Return whether each of these candidates is closed, was checked, or is never started."""
+        settled = {*self.closed, *self.checked, *self._list_dead_work()}
         return settled.issuperset(self.candidates[name])
 
-    def _has_lost(self, name: str) -> bool:
-        """Return whether all of these candidates are over and none of them was merged."""
+    def _has_no_winner(self, name: str) -> bool:
+        """Return whether all of these candidates are closed and none of them was merged."""
         members = self.candidates[name]
-        return all(each in self.over for each in members) and not self.commits.keys() & members
+        return all(each in self.closed for each in members) and not self.commits.keys() & members
 
     def list_stuck(self) -> list[Subagent]:
-        """Return blocked subagents that are all that keeps a stopping run from its end.
+        """Return the blocked subagents of a stopping run in which nothing else moves.
 
-        Not those in review: their work is done, and a person can still approve it.
+        Those in review are left out: their work is done, and a person can still approve it.
         """
         if not self.stopping:
             return []
@@ -224,7 +225,7 @@ class PlanProgress:
     def find_base(self, step: PlanStep) -> str:
         """Return the commit that a step starts from: the last merge up to its prerequisites.
 
-        All steps up to there are over when it starts, so the result does not depend on timing.
+        All steps up to there are done when it starts, so the result does not depend on timing.
         A reviewer starts from what it reviews, and a voter where the candidates started.
         """
         if step.reviews:
@@ -244,9 +245,9 @@ class PlanProgress:
     def _has_failed(self, name: str) -> bool:
         step = self._by_id[name]
         if step.candidate_of:
-            return self._has_lost(step.candidate_of)
+            return self._has_no_winner(step.candidate_of)
         # Without some of the votes, the others decide.
-        return name in self.over and has_failed(self.over[name]) and not step.votes_on
+        return name in self.closed and has_failed(self.closed[name]) and not step.votes_on
 
 
 def has_failed(subagent: Subagent) -> bool:

@@ -173,7 +173,7 @@ def format_success_criteria(criteria: Sequence[str]) -> str:
     return f"Your work is done when:{listed}" if criteria else ""
 
 
-def answer_of(questions: Sequence[str], answer: str) -> str:
+def format_answer(questions: Sequence[str], answer: str) -> str:
     """Return the section that is appended to a brief after its questions were answered."""
     # One line for each question, so that its text cannot start a section of its own.
     asked = "".join(f"## Question: {' '.join(each.split())}\n" for each in questions)

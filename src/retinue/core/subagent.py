@@ -169,6 +169,6 @@ def apply_event(subagent: Subagent, event: Event, seq: int, at: str) -> Subagent
         return replace_fields(subagent, standing=standing, ended_at=at)
     if event.type == events.STARTED:
         return replace_fields(subagent, standing=standing, ended_at="")
-    return (
-        subagent if standing is subagent.standing else replace_fields(subagent, standing=standing)
-    )
+    if standing is subagent.standing:
+        return subagent
+    return replace_fields(subagent, standing=standing)

@@ -216,8 +216,8 @@ class TaskConfig:
     def crew(self) -> Staff:
         """The configured staff; the fallback backends if there is none."""
         named = self.staff.spawners or self.staff.pool
-        usual = (Spawner(id=each.name, backend=each) for each in self.fallback)
-        return self.staff if named else Staff(spawners=tuple(usual))
+        default = (Spawner(id=each.name, backend=each) for each in self.fallback)
+        return self.staff if named else Staff(spawners=tuple(default))
 
     def clamp_timeout_ms(self, asked_seconds: float | None) -> int:
         """Return the timeout of one attempt: the requested one within the configured range."""

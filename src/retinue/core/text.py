@@ -33,10 +33,10 @@ def reveal_hidden(text: str) -> str:
 
     A single joiner or emoji selector after a character that can take it is kept.
     """
-    return _RUN.sub(_marked, text)
+    return _RUN.sub(_replace_run, text)
 
 
-def _marked(found: re.Match[str]) -> str:
+def _replace_run(found: re.Match[str]) -> str:
     run = found[0]
     start = found.start()
     if run in _JOINING and start:

@@ -45,7 +45,7 @@ class ToolServer:
     def references(self) -> frozenset[str]:
         """Names of the variables that its values refer to."""
         values = (value for _, value in (*self.environment, *self.headers))
-        return frozenset(name for value in values for name in references_in(value))
+        return frozenset(name for value in values for name in find_references(value))
 
     def allows_tool(self, tool: str) -> bool:
         """Return whether the server's configuration exposes this tool."""
@@ -53,7 +53,7 @@ class ToolServer:
         return chosen and tool not in self.exclude_tools
 
 
-def references_in(value: str) -> frozenset[str]:
+def find_references(value: str) -> frozenset[str]:
     """Return the variables that a value refers to as ${NAME}."""
     return frozenset(_REFERENCE.findall(value))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.task_config import TaskConfig
-from retinue.core.tool_servers import references_in
+from retinue.core.tool_servers import find_references
 from retinue.formats.yaml_document import Place
 
 if TYPE_CHECKING:
@@ -76,23 +76,23 @@ def parse_task_config(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class NamedResources:
     """External things that a configuration refers to."""
 
     variables: frozenset[str] = frozenset()  # environment variables whose values are sent out
     addresses: frozenset[str] = frozenset()
     commands: frozenset[tuple[str, ...]] = frozenset()
 
-    def __or__(self, other: Named) -> Named:
-        return Named(
+    def __or__(self, other: NamedResources) -> NamedResources:
+        return NamedResources(
             variables=self.variables | other.variables,
             addresses=self.addresses | other.addresses,
             commands=self.commands | other.commands,
         )
 
     @staticmethod
-    def of(document: Mapping[str, Any]) -> Named:
-        return Named(
+    def of(document: Mapping[str, Any]) -> NamedResources:
+        return NamedResources(
             variables=frozenset(document["variables"]),
             addresses=frozenset(document["addresses"]),
             commands=frozenset(tuple(words) for words in document["commands"]),
@@ -106,15 +106,15 @@ class Named:
         }
 
 
-def named_in(document: object) -> Named:
+def find_named_resources(document: object) -> NamedResources:
     """Return what a configuration refers to, even if it is otherwise invalid."""
     variables = set[str]()
     addresses = set[str]()
     commands = set[tuple[str, ...]]()
-    for section in _sections(document):
+    for section in _iter_mappings(document):
         for key, value in section.items():
             if isinstance(value, str):
-                variables |= {value} if key == "api_key_env" else references_in(value)
+                variables |= {value} if key == "api_key_env" else find_references(value)
                 addresses |= {value} if key in ("base_url", "url") else set()
                 commands |= {(value,)} if key == "program" else set()
             elif isinstance(value, list) and key in ("argv", "subagent_host_launch_prefix"):
@@ -124,14 +124,14 @@ def named_in(document: object) -> Named:
             words = section.get("args")
             rest = map(str, words) if isinstance(words, list) else ()
             commands.add((section["command"], *rest))
-    return Named(
+    return NamedResources(
         variables=frozenset(variables),
         addresses=frozenset(addresses),
         commands=frozenset(commands),
     )
 
 
-def _sections(document: object) -> Iterator[dict[str, Any]]:
+def _iter_mappings(document: object) -> Iterator[dict[str, Any]]:
     """Yield every mapping in a document, at any depth."""
     # A list of pending values instead of recursion: the document may be nested deeply.
     left = [document]

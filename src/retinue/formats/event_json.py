@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
+from retinue.formats.json_text import to_line
 
 COPIES = ("context_json", "result", "result_sha256")  # keys of a payload for rebuilds alone
-
-to_text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def event_to_json(recorded: Recorded) -> dict[str, Any]:
@@ -86,7 +84,3 @@ def event_to_line(recorded: Recorded) -> bytes:
 def events_to_lines(recorded: Iterable[Recorded]) -> bytes:
     """Return the lines of these events, as the log has them."""
     return b"".join(map(event_to_line, recorded))
-
-
-def to_line(record: Any) -> bytes:
-    return to_text(record).encode("ascii") + b"\n"

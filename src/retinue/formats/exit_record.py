@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from retinue.core.result import Ending, EndKind
+from retinue.formats.json_text import parse_strict_json
 
 LARGEST_RECORD = 65536
 _LARGEST_NUMBER = 2**53
@@ -20,7 +20,7 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
     Unknown fields are ignored. Never raises: the child may have overwritten its own record.
     """
     try:
-        record = _strict_object(data)
+        record = _parse_object(data)
         if attempt is not None and _parse_number(record, "attempt") != attempt:
             raise ValueError(f"it does not belong to attempt {attempt}")
         return _check_fields(record)
@@ -28,21 +28,13 @@ def parse_ending(data: bytes, attempt: int | None = None) -> Ending:
         return Ending(kind=EndKind.LOST, error=f"unreadable exit record: {str(fault)[:200]}")
 
 
-def _strict_object(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     if len(data) > LARGEST_RECORD:
         raise ValueError(f"larger than {LARGEST_RECORD} bytes")
-    record = _STRICT.decode(data.decode("utf-8"))
+    record = parse_strict_json(data.decode("utf-8"))
     if not isinstance(record, dict):
         raise ValueError("not an object")
     return record
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-# Refuses NaN and infinities, which Python's decoder accepts by default.
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check_fields(record: dict[str, Any]) -> Ending:
@@ -64,7 +56,7 @@ def _check_fields(record: dict[str, Any]) -> Ending:
         stderr_cut=_parse_bool(record, "stderr_cut"),
         error=_parse_text(record, "error"),
         limit=_parse_text(record, "limit")[:200],
-        refused_calls=_counts(record, "refused_calls"),
+        refused_calls=_parse_counts(record, "refused_calls"),
         hopeless=_parse_bool(record, "hopeless"),
     )
 
@@ -78,7 +70,7 @@ def _parse_number(record: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _counts(record: dict[str, Any], name: str) -> tuple[tuple[str, int], ...]:
+def _parse_counts(record: dict[str, Any], name: str) -> tuple[tuple[str, int], ...]:
     """Return the first few counts by name."""
     # The names reach warnings, so only plain characters are accepted.
     value = record.get(name, {})

@@ -19,7 +19,7 @@ from retinue.core.errors import BadInput
 from retinue.core.ids import is_id, make_slug
 from retinue.core.subagent_type import MAX_DESCRIPTION, SubagentType
 from retinue.core.text import shorten
-from retinue.formats.profile_document import decode_text, make_type_error, split
+from retinue.formats.profile_document import decode_text, make_type_error, split_front_matter
 from retinue.formats.yaml_document import load_yaml
 
 # Keys that are kept, and what to use instead of some that are dropped.
@@ -58,7 +58,7 @@ def import_profile(data: bytes, *, where: str, filename: str) -> Imported:
             f"{where}: the file name must end in .md or .toml",
             hint="Claude Code, Gemini and opencode keep .md files, Codex .toml files",
         )
-    name = _name(fields.get("name"), path.stem, where, notes)
+    name = _choose_name(fields.get("name"), path.stem, where, notes)
     description = _make_description(fields.get("description"), where, notes)
     if not body.strip():
         raise make_type_error(f"{where}: there are no instructions in it")
@@ -68,8 +68,8 @@ def import_profile(data: bytes, *, where: str, filename: str) -> Imported:
         name=name,
         description=description,
         instructions=body.strip(),
-        skills=_list(fields.get("skills")),
-        expected_input=_list(fields.get("expected_input")),
+        skills=_parse_names(fields.get("skills")),
+        expected_input=_parse_names(fields.get("expected_input")),
         source=where,
     )
     return Imported(profile=profile, dropped=dropped, notes=tuple(notes))
@@ -93,7 +93,7 @@ def _parse_toml(text: str, where: str) -> tuple[dict[str, Any], str, list[str]]:
 
 
 def _parse_markdown(text: str, where: str) -> tuple[dict[str, Any], str, list[str]]:
-    front, body = split(text, where)
+    front, body = split_front_matter(text, where)
     notes = []
     try:
         document = load_yaml(front, where=where, first_line=2)
@@ -124,7 +124,7 @@ def _parse_loose_front_matter(front: str) -> dict[str, Any]:
     return found
 
 
-def _name(given: object, stem: str, where: str, notes: list[str]) -> str:
+def _choose_name(given: object, stem: str, where: str, notes: list[str]) -> str:
     text = given.strip() if isinstance(given, str) else ""
     text = text or stem
     name = text if is_id(text) else make_slug(text, 64)
@@ -146,7 +146,7 @@ def _make_description(given: object, where: str, notes: list[str]) -> str:
     return shorten(whole, MAX_DESCRIPTION)
 
 
-def _list(given: object) -> tuple[str, ...]:
+def _parse_names(given: object) -> tuple[str, ...]:
     """Return the names in a list, or in a text separated by commas or lines."""
     if isinstance(given, str):
         given = [part.strip().removeprefix("- ") for part in re.split(r"[,\n]", given)]

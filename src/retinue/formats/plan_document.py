@@ -34,7 +34,7 @@ def plan_from_json(document: object) -> Plan:
     return plan.plan_from_json(document)
 
 
-def load_kept_plan(document: object) -> Plan:
+def load_stored_plan(document: object) -> Plan:
     """Parse the stored plan of a run; it was checked when the run began.
 
     Raises:
@@ -42,7 +42,7 @@ def load_kept_plan(document: object) -> Plan:
     """
     from retinue.formats.schemas import plan_schema as plan
 
-    return plan.read_kept_plan(document)
+    return plan.read_stored_plan(document)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

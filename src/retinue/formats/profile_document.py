@@ -25,7 +25,7 @@ def parse_profile(
     from retinue.formats.schemas.profile_schema import FrontMatter
     from retinue.formats.schemas.validation_errors import validate_document
 
-    front, body = split(decode_text(data, where), where)
+    front, body = split_front_matter(decode_text(data, where), where)
     lines: dict[Place, int] = {}
     try:
         document = load_yaml(front, where=where, first_line=2, lines=lines)
@@ -88,7 +88,7 @@ def decode_text(data: bytes, where: str) -> str:
     return text
 
 
-def split(text: str, where: str) -> tuple[str, str]:
+def split_front_matter(text: str, where: str) -> tuple[str, str]:
     """Return the front matter without its fences, and the body.
 
     Raises:

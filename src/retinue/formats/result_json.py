@@ -15,6 +15,7 @@ from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
 from retinue.core.result import Result, Status, TokenUsage, count_results
 from retinue.core.text import clean_text
+from retinue.formats.json_text import parse_strict_json
 
 json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 EVENT_LIMIT = 16 * 1024  # characters of a result that its event contains whole
@@ -283,12 +284,8 @@ def parse_structured_answer(text: str, schema: str) -> object:
     """
     fenced = _FENCED.match(text)
     try:
-        value = json.loads(fenced[1] if fenced else text, parse_constant=_refuse_constant)
+        value = parse_strict_json(fenced[1] if fenced else text)
     except (ValueError, RecursionError) as why:
         raise Mismatch(f"the answer is not one JSON document: {str(why)[:200]}") from None
     check_value(json.loads(schema), value)
     return value
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from retinue.core.errors import KINDS, BadInput, Refused, RetinueError
+from retinue.formats.json_text import parse_strict_json
 from retinue.version import VERSION as RELEASE
 
 SOCKET = "steward.sock"  # in the root
@@ -29,18 +30,20 @@ STAY = "--stay"  # option of a steward that ends with its parent and not for lac
 LISTENER = "--listener"  # option: the descriptor of its listening socket follows
 VERSION = 1
 FORGET = "request.forget"
-ANOTHER = (
+REPLACE_STEWARD = (
     "'retinue steward stop' ends it, its subagents keep running, and the next command starts a "
     "new steward"
 )
-OTHER_VERSION = f"if it is not misspelled, client and steward are of different versions: {ANOTHER}"
+OTHER_VERSION_HINT = (
+    f"if it is not misspelled, client and steward are of different versions: {REPLACE_STEWARD}"
+)
 # Verbs that show and stop a steward work with clients of any release.
 FOR_EVERY_VERSION = ("steward.status", "steward.stop", FORGET)
-DEEP = 8  # levels of nesting that are searched; no verb needs more
+MAX_SEARCH_DEPTH = 8  # levels of nesting that are searched; no verb needs more
 # The steward holds a request three times while it reads it. A child gets a lower limit, because
 # the steward serves no other client meanwhile.
 MAX_REQUEST = 32 * 1024 * 1024
-MAX_OF_CHILD = 2 * 1024 * 1024
+MAX_CHILD_REQUEST = 2 * 1024 * 1024
 MOST_FILES = 2000  # files of a workspace in one reply; one more entry means that there are more
 
 
@@ -54,7 +57,9 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def request(number: int, verb: str, params: Mapping[str, Any], most: int = MAX_REQUEST) -> bytes:
+def encode_request(
+    number: int, verb: str, params: Mapping[str, Any], most: int = MAX_REQUEST
+) -> bytes:
     """Encode a request.
 
     Raises:
@@ -90,17 +95,17 @@ def require_version(message: Mapping[str, Any]) -> None:
     raise Refused(
         f"the steward is retinue {RELEASE}, and this program is retinue {str(release)[:40]}",
         code="steward_version",
-        hint=f"{ANOTHER}; restart a program that was running during an upgrade",
+        hint=f"{REPLACE_STEWARD}; restart a program that was running during an upgrade",
     )
 
 
-def as_sent(verb: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def to_received_params(verb: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters as a steward would decode them.
 
     Raises:
         BadInput: they cannot be encoded.
     """
-    received: dict[str, Any] = decode(request(0, verb, params).rstrip())["params"]
+    received: dict[str, Any] = decode(encode_request(0, verb, params).rstrip())["params"]
     return received
 
 
@@ -119,8 +124,7 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
         BadInput: it is not a JSON object.
     """
     try:
-        # NaN and infinities are not JSON, but Python's decoder would accept them.
-        message = json.loads(line, parse_constant=_refuse, parse_float=_refuse_infinite)
+        message = parse_strict_json(line)
     except (ValueError, RecursionError):
         raise BadInput("not a JSON object", code="bad_message") from None
     if not isinstance(message, dict):
@@ -149,7 +153,7 @@ def error_from_json(document: Mapping[str, Any]) -> RetinueError:
     )
 
 
-def _find_unencodable(value: Any, place: str = "", deep: int = DEEP) -> Iterator[str]:
+def _find_unencodable(value: Any, place: str = "", deep: int = MAX_SEARCH_DEPTH) -> Iterator[str]:
     """Yield the values that JSON cannot represent, each with its place."""
     if deep and isinstance(value, Mapping):
         for name, each in value.items():
@@ -161,12 +165,3 @@ def _find_unencodable(value: Any, place: str = "", deep: int = DEEP) -> Iterator
         yield f"{place} is {value}"
     elif value is not None and not isinstance(value, str | int | float | Mapping | list | tuple):
         yield f"{place} is of type {type(value).__name__}"
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-def _refuse_infinite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse(text)

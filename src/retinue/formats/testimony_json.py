@@ -25,6 +25,7 @@ from retinue.core.result import (
 )
 from retinue.core.text import clean_text
 from retinue.core.voting import Phase
+from retinue.formats.json_text import parse_strict_json
 
 # Bounds on what a child can make the steward store and show.
 MAX_MEMBERS = 64
@@ -63,7 +64,7 @@ def parse_testimony(data: bytes) -> Testimony:
         ),
         completion_percentage=_parse_number(coordination, "completion_percentage", 100, notes),
         sessions=_parse_sessions(_get_section(document, "agents", notes), members),
-        problem=_told("status.json", notes),
+        problem=_summarize_problems("status.json", notes),
     )
 
 
@@ -143,7 +144,7 @@ def parse_final(data: bytes) -> FinalDeclaration:
         status=declared,
         summary=_parse_text(document.get("summary"), MAX_SUMMARY_BYTES),
         questions=tuple(question for question in asked if question.strip())[:MAX_QUESTIONS],
-        problem=_told("the final declaration", notes),
+        problem=_summarize_problems("the final declaration", notes),
     )
 
 
@@ -289,7 +290,7 @@ def _parse_text(value: object, limit: int) -> str:
     return clean_text(value[:limit]).encode()[:limit].decode(errors="ignore")
 
 
-def _told(what: str, notes: list[str]) -> str:
+def _summarize_problems(what: str, notes: list[str]) -> str:
     if not notes:
         return ""
     more = f", and {len(notes) - MAX_NOTES} more" if len(notes) > MAX_NOTES else ""
@@ -311,7 +312,7 @@ def turn_to_json(member: str, turn: Turn, at: str) -> dict[str, Any]:
 def entry_from_line(line: bytes) -> dict[str, Any] | None:
     """Return a turn as strict JSON data; None if the line is not a JSON object."""
     try:
-        entry = _STRICT.decode(line.decode("utf-8"))
+        entry = parse_strict_json(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
@@ -319,11 +320,11 @@ def entry_from_line(line: bytes) -> dict[str, Any] | None:
 
 def turns_from_text(text: str, member: str) -> list[Turn]:
     """Return the turns of one member; other lines are ignored."""
-    found = (_parse(line, member) for line in text.splitlines())
+    found = (_parse_turn(line, member) for line in text.splitlines())
     return [turn for turn in found if turn is not None]
 
 
-def _parse(line: str, member: str) -> Turn | None:
+def _parse_turn(line: str, member: str) -> Turn | None:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -338,8 +339,8 @@ def _parse(line: str, member: str) -> Turn | None:
     return Turn(
         role=role,
         text=text,
-        calls=tuple(filter(None, map(_call, calls if isinstance(calls, list) else []))),
-        call=_call(document.get("call")),
+        calls=tuple(filter(None, map(_parse_call, calls if isinstance(calls, list) else []))),
+        call=_parse_call(document.get("call")),
     )
 
 
@@ -347,7 +348,7 @@ def _call_to_json(call: Call) -> dict[str, Any]:
     return {"id": call.id, "tool": call.tool, "arguments": dict(call.arguments)}
 
 
-def _call(document: Any) -> Call | None:
+def _parse_call(document: Any) -> Call | None:
     if not isinstance(document, dict):
         return None
     name = document.get("id")
@@ -356,12 +357,3 @@ def _call(document: Any) -> Call | None:
     if not isinstance(name, str) or not isinstance(tool, str) or not isinstance(arguments, dict):
         return None
     return Call(id=name, tool=tool, arguments=arguments)
-
-
-def _finite(word: str) -> float:
-    if not math.isfinite(number := float(word)):
-        raise ValueError(f"{word[:20]} is not a number")
-    return number
-
-
-_STRICT = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)

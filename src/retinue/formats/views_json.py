@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from retinue.core.errors import add_hint_to_error
-from retinue.core.events import Paid, Recorded
+from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import MemberId
 from retinue.core.lifecycle import ROSTER_STATES, State
 from retinue.core.placement import NodeFacts
@@ -69,7 +69,7 @@ def subagent_to_json(
         "step_idx": subagent.step_idx,
         "attempt": standing.attempt,
     }
-    view |= _find_line(subagent)
+    view |= _describe_lineage(subagent)
     if testimony is not None and testimony.phase is not None:
         view["phase"] = testimony.phase.value
     # A result outranks the testimony, which is only a claim.
@@ -115,11 +115,11 @@ def spawned_to_json(subagent: Subagent, *, workspace: str, status_file: str) -> 
         "status_file": status_file,
     }
     warning = "; ".join(subagent.contract.warnings)
-    row |= _find_line(subagent)
+    row |= _describe_lineage(subagent)
     return row | ({"warning": warning} if warning else {})
 
 
-def _find_line(subagent: Subagent) -> dict[str, str]:
+def _describe_lineage(subagent: Subagent) -> dict[str, str]:
     """For a successor, return the first subagent of its line and the one before it."""
     contract = subagent.contract
     if not contract.continues:
@@ -244,19 +244,19 @@ def totals_to_json(totals: Totals) -> dict[str, Any]:
             "estimated_cost": round(totals.estimated_cost + totals.root_cost, 9),
             "agent_cost": totals.root_cost,
             "subagent_cost": totals.estimated_cost,
-            **_unpriced(totals.all_unpriced_models),
+            **_describe_unpriced(totals.all_unpriced_models),
         },
         "subagents": {
             "total_subagents": totals.subagents,
             "total_input_tokens": totals.input_tokens,
             "total_output_tokens": totals.output_tokens,
             "total_estimated_cost": totals.estimated_cost,
-            **_unpriced(totals.unpriced_models),
+            **_describe_unpriced(totals.unpriced_models),
         },
     }
 
 
-def _unpriced(models: tuple[str, ...]) -> dict[str, list[str]]:
+def _describe_unpriced(models: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the models without a known price; an empty mapping if there are none."""
     return {"unpriced_models": list(models)} if models else {}
 
@@ -397,27 +397,27 @@ def team_to_json(testimony: Testimony | None, answers: Mapping[MemberId, str]) -
     }
 
 
-def paid_to_json(paid: Paid) -> dict[str, Any]:
+def model_request_to_json(request: BilledRequest) -> dict[str, Any]:
     return {
-        "ts": paid.ts,
-        "attempt": paid.attempt,
-        "model": f"{paid.provider}/{paid.model}",
-        "status": paid.status,
-        "input_tokens": paid.spending.input_tokens,
-        "output_tokens": paid.spending.output_tokens,
-        "cost": paid.spending.cost,
-        "priced": paid.priced,
-        "seconds": paid.seconds,
-        "cached_tokens": paid.spending.cached_tokens,
-        "reasoning_tokens": paid.spending.reasoning_tokens,
-        "estimated": paid.spending.estimated,
+        "ts": request.ts,
+        "attempt": request.attempt,
+        "model": f"{request.provider}/{request.model}",
+        "status": request.status,
+        "input_tokens": request.spending.input_tokens,
+        "output_tokens": request.spending.output_tokens,
+        "cost": request.spending.cost,
+        "priced": request.priced,
+        "seconds": request.seconds,
+        "cached_tokens": request.spending.cached_tokens,
+        "reasoning_tokens": request.spending.reasoning_tokens,
+        "estimated": request.spending.estimated,
     }
 
 
-def request_to_json(paid: Paid) -> dict[str, Any]:
+def request_to_json(request: BilledRequest) -> dict[str, Any]:
     """Return a model request with its number and the subagent that made it."""
-    names = {"entry": paid.entry, "task_id": paid.task, "subagent_id": paid.subagent}
-    return names | paid_to_json(paid)
+    names = {"entry": request.entry, "task_id": request.task, "subagent_id": request.subagent}
+    return names | model_request_to_json(request)
 
 
 MOST_OUTPUT_LINES = 40  # last lines of a failed command's output

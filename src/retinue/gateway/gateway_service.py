@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.core import events
-from retinue.core.budget import Budget, ModelAccess, Spent
+from retinue.core.budget import AttemptSpending, Budget, ModelAccess
 from retinue.core.errors import LaunchFailed, RetinueError
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import TaskId
@@ -78,12 +78,12 @@ class ModelGateway:
         token = self._tokens.derive_token(subagent, attempt)
         server.admit(subagent, attempt, token, config, listener, stop)
 
-    async def revoke_access(self, subagent: Subagent, attempt: int) -> Spent:
+    async def revoke_access(self, subagent: Subagent, attempt: int) -> AttemptSpending:
         grant = None
         self._configs.pop((subagent.task, subagent.id), None)
         if self._server is not None:
             grant = await self._server.revoke_token(self._tokens.derive_token(subagent, attempt))
-        return Spent(
+        return AttemptSpending(
             usage=self._ledger.get_usage(subagent, attempt),
             over_budget=grant.over_budget if grant else "",
         )

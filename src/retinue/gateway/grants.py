@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from retinue.core.agent_cli_tools import own_tools
+from retinue.core.agent_cli_tools import list_native_tools
 from retinue.core.budget import Account, Booking, Budget, Spending, Verdict
 from retinue.core.contract import TOOLS
 from retinue.core.errors import RetinueError, StorageFailed
@@ -138,7 +138,7 @@ class Grant:
         contract = self.subagent.contract
         if member:
             return not TOOLS.issubset(contract.permissions.allowed_tools)
-        return own_tools(contract.command) is not None
+        return list_native_tools(contract.command) is not None
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from retinue.clock import read_monotonic_ms
 from retinue.core import events
-from retinue.core.agent_cli_tools import own_tools
+from retinue.core.agent_cli_tools import list_native_tools
 from retinue.core.default_models import NOT_SET, SET_IT
 from retinue.core.errors import StorageFailed
 from retinue.core.events import Event
@@ -376,7 +376,7 @@ def _make_denial_events(usage: RequestUsage) -> list[Event]:
     """
     grant = usage.call.grant
     called = usage.meter.called if usage.meter else set()
-    own = own_tools(grant.subagent.contract.command) or frozenset()
+    own = list_native_tools(grant.subagent.contract.command) or frozenset()
     unknown = called - own - grant.denied
     if not unknown or len(grant.denied) >= MOST_DENIED:
         return []

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from retinue.core import events
 from retinue.core.budget import Budget
-from retinue.core.default_models import DEFAULT_MODELS
+from retinue.core.default_models import get_model
 from retinue.core.events import Event
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
@@ -101,7 +101,7 @@ def build_policy(
     """Return the policy for a child from its network, budget and backends."""
     configured: dict[tuple[str, ...], list[str]] = {}
     for backend in backends:
-        model = backend.model or DEFAULT_MODELS.get(backend.type, ANY_MODEL)
+        model = get_model(backend) or ANY_MODEL
         configured.setdefault(_get_account_key(resolve_provider(backend)), []).append(
             _normalize_model(model)
         )

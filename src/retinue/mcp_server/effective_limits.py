@@ -12,7 +12,7 @@ from typing import Any
 
 from retinue.client import reconnect
 from retinue.client.async_client import Remote, connect_steward
-from retinue.client.blocking_client import connect_or_start, is_parents, require_root
+from retinue.client.blocking_client import connect_or_start, is_inside_subagent, require_root
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.task_config import TaskConfig
 from retinue.delegation.task_session import ChildSession, Choice, TaskSession
@@ -95,7 +95,7 @@ class EffectiveLimits:
         given = _read_given(self._root, self._choice)
         standing = None
         trouble: tuple[str, ...] = ()
-        if not is_parents(self._root) and not can_be_used(self._root, os.environ):
+        if not is_inside_subagent(self._root) and not can_be_used(self._root, os.environ):
             refused = make_untrusted_error(self._root)
             trouble = (f"{refused.message} ({refused.hint})",)
         try:
@@ -117,7 +117,7 @@ class EffectiveLimits:
         self.warnings = (*filter(None, [self._overruled]), *unmet, *trouble)
         limits = read_tool_limits(section.config, catalogue, enabled=section.enabled)
         # A subagent sees neither the keys nor the local models of its steward.
-        knows = section.enabled and not is_parents(self._root)
+        knows = section.enabled and not is_inside_subagent(self._root)
         project = self._root.parent
         problem, remedy = "", ""
         if knows:

@@ -128,7 +128,7 @@ class McpHttpConnection(HttpConnection):
     """HTTP connection that runs the WHEN_LOST callback of its request when it closes."""
 
     # Time for a request to arrive; its body may have some megabytes.
-    asking_seconds = 20.0
+    request_seconds = 20.0
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -17,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from retinue.cli import render
-from retinue.client.blocking_client import is_parents
+from retinue.client.blocking_client import is_inside_subagent
 from retinue.core.errors import RetinueError
 from retinue.core.prompts import BRIEF_TEMPLATE, format_types
 from retinue.delegation.delegation_calls import DelegationCalls
@@ -211,12 +211,14 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
     """Run a server until its transport ends; the default transport is stdio."""
 
     async def serve() -> None:
-        if not is_parents(root):
+        if not is_inside_subagent(root):
             note_use(root, os.environ)
         link = ParentLink(root)
         cuts = CancelledCalls()
         notices = EndNotices(link.call, link.stream)
-        session = ChildSession(link.call) if is_parents(root) else TaskSession(link.call, choice)
+        session = (
+            ChildSession(link.call) if is_inside_subagent(root) else TaskSession(link.call, choice)
+        )
         in_force = EffectiveLimits(root, choice, session)
         calls = DelegationCalls(session, lambda: in_force.terms)
         try:

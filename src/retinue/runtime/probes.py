@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.child import landlock
-from retinue.files import is_mark, is_opaque
+from retinue.files import is_opaque, is_whiteout
 from retinue.runtime.cgroups import PREFIX
 from retinue.runtime.sandbox_view import WORK
 
@@ -93,7 +93,7 @@ def judge_overlay(place: Path) -> str | None:
     texts = {"changed": "new\n", "folder/made": "new\n", "deep/file": "old\nnew\n"}
     found = {name: (workspace / name).read_text() for name in texts}
     # overlayfs: a removed file is a character device 0:0, a replaced folder is opaque.
-    marked = is_mark((workspace / "removed").lstat()) and is_opaque(workspace / "folder")
+    marked = is_whiteout((workspace / "removed").lstat()) and is_opaque(workspace / "folder")
     rest = sorted(path.name for path in workspace.rglob("*") if path.is_file())
     if found != texts or not marked or rest != ["changed", "file", "made", "mode"]:
         return f"{OVERLAY_FAULT} the workspace does not hold a child's changes"

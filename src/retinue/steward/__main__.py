@@ -81,9 +81,11 @@ class ActivityLog:
                 self._write(f"{who} {kind}: {said}")
 
 
-QUIET_S = 0.4  # without changes, before a full garbage collection
-ENOUGH = 10  # young collections since the last full one that make another worth while
-RARELY = 200  # young collections that force a full one if the steward is never idle
+IDLE_SECONDS = 0.4  # without changes, before a full garbage collection
+# Collections of younger objects since the last full one: fewer make another not worth while, and
+# so many force one if the steward is never idle.
+MIN_YOUNG_COLLECTIONS = 10
+MAX_YOUNG_COLLECTIONS = 200
 
 
 class IdleCollector:
@@ -92,7 +94,7 @@ class IdleCollector:
     def __init__(self) -> None:
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
-        gc.set_threshold(*gc.get_threshold()[:2], RARELY)
+        gc.set_threshold(*gc.get_threshold()[:2], MAX_YOUNG_COLLECTIONS)
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         self._heard = True
@@ -101,14 +103,14 @@ class IdleCollector:
 
     def _wait(self) -> None:
         self._heard = False
-        self._timer = asyncio.get_running_loop().call_later(QUIET_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._look)
 
     def _look(self) -> None:
         if self._heard:
             self._wait()
         else:
             self._timer = None
-            if gc.get_count()[2] >= ENOUGH:
+            if gc.get_count()[2] >= MIN_YOUNG_COLLECTIONS:
                 gc.collect()
 
 
@@ -125,14 +127,14 @@ def stop_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 FIRST_CALL_S = 0.02  # time to answer the client that waited for the start
 # Modules that are slow to import and not needed for the first answer.
-LATE = (
+IMPORTED_LATE = (
     "retinue.formats.schemas.yaml_reader",
     "retinue.formats.schemas.brief_schema",
     "retinue.formats.schemas.config_schema",
 )
 # Limits that are raised from soft to hard: a shell may have lowered them, and each running child
 # takes a descriptor.
-LIMITED = (
+RAISED_LIMITS = (
     resource.RLIMIT_NOFILE,
     resource.RLIMIT_FSIZE,
     resource.RLIMIT_CPU,
@@ -152,7 +154,7 @@ def log_problem(text: str) -> None:
         print(f"{get_timestamp()} {text}", file=sys.stderr, flush=True)
 
 
-async def hold(
+async def serve_root(
     root: Path, ready: int, *, root_is_new: bool, stays: bool, listener: socket.socket | None
 ) -> None:
     """Open the root and serve it until the steward is stopped or, unless it stays, idle."""
@@ -205,7 +207,7 @@ async def _serve(app: App, ready: int, stays: bool, listener: socket.socket | No
         server.start()
         resume(app)
     _tell(ready, {"ready": True, "pid": os.getpid()})
-    settling = asyncio.create_task(_settle_in(app))
+    settling = asyncio.create_task(_finish_start(app))
     with _watch_parent(stopping.set) if stays else nullcontext():
         await stopping.wait()
     settling.cancel()
@@ -233,7 +235,7 @@ def _watch_parent(stop: Callable[[], None]) -> Iterator[None]:
         os.close(parent)
 
 
-async def read_for(root: Path, ready: int, descriptor: int) -> None:
+async def serve_reader(root: Path, ready: int, descriptor: int) -> None:
     """Serve one connection from an untrusted root, read-only, until its client leaves."""
     app = open_to_read(read_settings(root, os.environ), log_problem)
     served: list[asyncio.Task[None]] = []
@@ -253,10 +255,10 @@ async def read_for(root: Path, ready: int, descriptor: int) -> None:
         await app.close()
 
 
-async def _settle_in(app: App) -> None:
+async def _finish_start(app: App) -> None:
     """Do what was put off to start fast."""
     await asyncio.sleep(FIRST_CALL_S)
-    for name in LATE:
+    for name in IMPORTED_LATE:
         import_module(name)
         await asyncio.sleep(0)  # serve clients between imports
     # Everything alive now stays alive: take it out of later collections.
@@ -285,20 +287,20 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keep_small(root)
-    for kind in LIMITED:
+    for kind in RAISED_LIMITS:
         most = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (most, most))
-    # Start-up makes hardly any garbage; `_settle_in` enables the collector again.
+    # Start-up makes hardly any garbage; `_finish_start` enables the collector again.
     gc.disable()
     try:
         if words[:1] == [READ]:
-            asyncio.run(read_for(root, ready, int(words[1])))
+            asyncio.run(serve_reader(root, ready, int(words[1])))
         else:
             listener = None
             if LISTENER in words:
                 listener = socket.socket(fileno=int(words[words.index(LISTENER) + 1]))
                 listener.set_inheritable(False)
-            work = hold(
+            work = serve_root(
                 root,
                 ready,
                 root_is_new=NEW_ROOT in words,

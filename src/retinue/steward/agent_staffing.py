@@ -14,11 +14,11 @@ from retinue.agents.launch import check_tools
 from retinue.agents.profiles import PROFILES, AgentProfile, find_profile, make_acp_profile
 from retinue.core.contract import TOOLS, AgentProgram, Contract, TeamMember
 from retinue.core.default_models import (
-    DEFAULT_MODELS,
     NOT_SET,
     SET_IT,
-    SPOKEN,
-    speaks,
+    WIRES_BY_TYPE,
+    accepts_wire,
+    get_model,
 )
 from retinue.core.errors import AGENT, BadInput, Refused
 from retinue.core.staffing import Candidate, CodingAgent, ModelBackend
@@ -26,15 +26,16 @@ from retinue.core.task_config import ISOLATED, Boundary, TaskConfig
 
 ACP = "acp"
 PROVIDER_KEYS = ("type", "model", "base_url", "api_key_env")
-SPOKEN_TYPES = tuple(kind for kind, wires in SPOKEN.items() if wires)  # usable by coding agents
-# Variables whose keys give access to a wire, for the words of a refusal.
-KEYS = {
+# Types of backends that coding agents can use.
+AGENT_BACKEND_TYPES = tuple(kind for kind, wires in WIRES_BY_TYPE.items() if wires)
+# For the hint of a refusal: the variable with a key for each wire, and the backends that speak it.
+KEY_BY_WIRE = {
     "anthropic": "ANTHROPIC_API_KEY",
     "responses": "OPENAI_API_KEY",
     "chat": "OPENAI_API_KEY",
     "gemini": "GEMINI_API_KEY",
 }
-TYPES = {  # backend types that speak a wire
+BACKEND_TYPES_BY_WIRE = {
     "anthropic": "anthropic",
     "responses": "openai",
     "chat": "openai or chatcompletion",
@@ -133,7 +134,7 @@ class AgentSelector:
         route, wire, model = "", profile.wire, agent.model
         if agent.login == "gateway":
             backend = self._choose_provider(profile, agent, config, needs_key=needs_key)
-            route, model = backend.name, agent.model or _find_model(backend)
+            route, model = backend.name, agent.model or get_model(backend)
         return TeamMember(
             id=candidate.id,
             route=route,
@@ -219,10 +220,10 @@ class AgentSelector:
                     code="unknown_provider",
                     hint=f"known: {names}",
                 )
-            fitting = [named] if speaks(named, profile.wire) else []
+            fitting = [named] if accepts_wire(named, profile.wire) else []
             offered = [named]
         else:
-            fitting = [each for each in known if speaks(each, profile.wire)]
+            fitting = [each for each in known if accepts_wire(each, profile.wire)]
             offered = list(config.backends) + list(config.providers)
         if fitting:
             ready = [each for each in fitting if not (needs_key and self._key_missing(each))]
@@ -236,10 +237,10 @@ class AgentSelector:
                 f"{profile.title} needs a provider that speaks {profile.wire}, "
                 f"and there is only {names}",
                 code="wire_mismatch",
-                hint=f"add a backend of type {TYPES[profile.wire]} under providers, "
-                f"or set {KEYS[profile.wire]}",
+                hint=f"add a backend of type {BACKEND_TYPES_BY_WIRE[profile.wire]} under "
+                f"providers, or set {KEY_BY_WIRE[profile.wire]}",
             )
-        raise Refused(f"{KEYS[profile.wire]} {NOT_SET}", code="no_key", hint=SET_IT)
+        raise Refused(f"{KEY_BY_WIRE[profile.wire]} {NOT_SET}", code="no_key", hint=SET_IT)
 
     def _list_credentials(
         self, profile: AgentProfile, agent: CodingAgent
@@ -285,7 +286,7 @@ def name_members(document: Mapping[str, Any], names: Sequence[str]) -> dict[str,
     models = []
     for name, each in configured.items():
         backend = each["backend"]
-        if backend["type"] in (*SPOKEN_TYPES, "claude") and name not in taken:
+        if backend["type"] in (*AGENT_BACKEND_TYPES, "claude") and name not in taken:
             kept = {key: backend[key] for key in PROVIDER_KEYS if key in backend}
             models.append({"id": name, "backend": kept})
     providers = [*(document.get("providers") or ()), *models]
@@ -349,10 +350,6 @@ def _make_profile(candidate: Candidate, agent: CodingAgent) -> AgentProfile:
         environment=dict(agent.environment),
         masks=agent.masks,
     )
-
-
-def _find_model(backend: ModelBackend) -> str:
-    return backend.model or DEFAULT_MODELS.get(backend.type, "")
 
 
 def _remark_on(profile: AgentProfile, found: FoundProgram) -> str:

@@ -22,7 +22,7 @@ from retinue.core.placement import NodeFacts
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.files import RESERVE, storage_failures
-from retinue.formats.plan_document import load_kept_plan
+from retinue.formats.plan_document import load_stored_plan
 from retinue.formats.steward_protocol import DESK
 from retinue.gateway.gateway_service import ModelGateway
 from retinue.gateway.grants import EventReporter
@@ -141,13 +141,14 @@ class App:
     cluster: Any  # a ClusterRuntime if the root is connected to a hub, else None
     gateway: ModelGateway
     notes: NotesFolder
-    edits: FileWatch  # of task.yaml
+    task_file_watch: FileWatch  # edits of task.yaml
     database: Database
     projector: Projector
     lock: RootLock | None  # None: the root is untrusted and open read-only
     complain: Callable[[str], None]
     was_empty: bool = False  # the root had no database when it was opened
-    collecting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one gc at a time
+    # Held by a collection, a deletion or a backup: one of them at a time.
+    collection_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Rendered rows of closed subagents, which never change; somewhat more than a list shows.
     closed_rows: BoundedDict[tuple[str, str], dict[str, Any]] = field(
         default_factory=lambda: BoundedDict(256)
@@ -162,15 +163,15 @@ class App:
         return CostQueries(self.database)
 
     @cached_property
-    def live(self) -> LiveTestimony:
+    def live_testimony(self) -> LiveTestimony:
         return LiveTestimony(self.workspaces.get_folder)
 
     @cached_property
-    def inspection(self) -> WorkspaceInspector:
+    def workspace_inspector(self) -> WorkspaceInspector:
         return WorkspaceInspector(self.workspaces)
 
     @cached_property
-    def taking(self) -> WorkspaceReader:
+    def workspace_reader(self) -> WorkspaceReader:
         return WorkspaceReader(self.workspaces.find_workspace)
 
     @property
@@ -198,7 +199,7 @@ class App:
         await self.team_runs.detach()
         await self.plans.detach()
         self.notes.close()
-        self.edits.close()
+        self.task_file_watch.close()
         await self.supervisor.detach()
         if self.cluster is not None:
             await self.cluster.close()
@@ -342,7 +343,7 @@ def resume(app: App) -> None:
     for task in app.records.list_tasks(-1, open_only=True):
         # Subagents before runs: a run looks at their states to decide what comes next.
         left = app.supervisor.resume(task.id)
-        app.plans.resume(task.id, load_kept_plan, left)
+        app.plans.resume(task.id, load_stored_plan, left)
         app.team_runs.resume(task.id)
         if any(gate.state == "open" for gate in app.records.list_gates(task.id)):
             # An answer may have been written while no steward ran: look at the notes once.
@@ -382,7 +383,7 @@ def _wire(
     exporter, folders = _make_folders(settings, records, complain, read_only=lock is None)
     projector = Projector(folders, records, complain)
     notes = NotesFolder(tasks_folder, complain)
-    edits = FileWatch(tasks_folder, TASK_FILE, complain)
+    task_file_watch = FileWatch(tasks_folder, TASK_FILE, complain)
     store = SqliteStore(database, records, get_timestamp)
     failpoint = make_failpoint(settings.failpoint)
     reporter = EventReporter(
@@ -413,7 +414,7 @@ def _wire(
         gateway=gateway,
         joining=GitJoining(sources, workspaces, runtime.users, checkouts),
         checking=GitChecking(sources, workspaces, runtime.users, checkouts),
-        edits=edits,
+        task_file_watch=task_file_watch,
         read_config=folders.read_config,
         expect_team=runtime.expect_team,
         monotonic_ms=read_monotonic_ms,
@@ -475,7 +476,7 @@ def _wire(
         supervisor=supervisor,
         journal=journal,
         notes=notes,
-        edits=edits,
+        task_file_watch=task_file_watch,
         records=records,
         folders=folders,
         workspaces=workspaces,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from retinue.core.answer_schema import Mismatch
-from retinue.core.budget import Spent
+from retinue.core.budget import AttemptSpending
 from retinue.core.errors import LaunchFailed, NodeUnavailable, RetinueError, StorageFailed
 from retinue.core.events import Event
 from retinue.core.lifecycle import Next, close_reason, combine_attempts, decide_next_step
@@ -368,7 +368,7 @@ class SubagentRunner:
         """Record the attempt's end and what follows from it; return whether to retry."""
         self._up.set()
         self._ending = True
-        spent = Spent()
+        spent = AttemptSpending()
         if self._reaches_models:
             spent = await self._gateway.revoke_access(self._subagent, self._number)
         # A stop request that the disk refused comes first: it decides what the end means.
@@ -423,7 +423,7 @@ class SubagentRunner:
             self._newest_child.retire()
             self._newest_child = None
 
-    def _collect_evidence(self, ending: Ending, spent: Spent) -> Evidence:
+    def _collect_evidence(self, ending: Ending, spent: AttemptSpending) -> Evidence:
         subagent = self._subagent
         evidence = self._workspaces.read_evidence(subagent, self._number, ending)
         by = subagent.standing.cancel_by

@@ -41,8 +41,9 @@ from retinue.core.task_config import ISOLATED, Boundary, TaskConfig, resolve_mod
 from retinue.core.text import shorten
 from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
+from retinue.processes import finish_work
 from retinue.steward.agent_staffing import require_agents_fit
-from retinue.steward.team_staffing import WorkerSelector, list_usual_tools
+from retinue.steward.team_staffing import WorkerSelector, list_default_tools
 
 MAX_QUEUED_PER_CALL = 1000
 MAX_QUEUED_PER_CHILD = 200  # queued subagents of one subagent
@@ -124,7 +125,7 @@ class ContractFactory:
         self._nodes = nodes
         self._threads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def bind(
+    async def make_admission(
         self, task: Task, request: SpawnRequest, config: TaskConfig | None = None
     ) -> Admission:
         """Return the admission of a whole call, with one contract per brief.
@@ -156,7 +157,7 @@ class ContractFactory:
         drafts = await self._hide_draft_paths(drafts)
         if any(brief.integration == "merge" for brief in request.briefs):
             source = await self._find_source()
-            drafts = [_bind_merge(draft, source, name_branch(task.id)) for draft in drafts]
+            drafts = [_set_merge_target(draft, source, name_branch(task.id)) for draft in drafts]
         return Admission(
             drafts=tuple(drafts),
             by=request.by,
@@ -170,7 +171,7 @@ class ContractFactory:
             again=request.again,
         )
 
-    def bind_again(self, contract: Contract, parent: Subagent) -> Contract:
+    def narrow_successor(self, contract: Contract, parent: Subagent) -> Contract:
         """Narrow a successor's contract to what its parent has left now."""
         return _narrow_to_parent(contract, parent, self._get_remaining_budget(parent).split(2))
 
@@ -266,15 +267,8 @@ class ContractFactory:
         if parent is not None:
             lock = self._threads.setdefault((parent.task, parent.id), lock)
         async with lock:
-            work = asyncio.create_task(asyncio.to_thread(check))
-            try:
-                return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                # A thread cannot be stopped: keep the lock until it ends.
-                await asyncio.wait({work})
-                # Retrieve the exception, or asyncio logs that it was never retrieved.
-                work.exception()
-                raise
+            # A thread cannot be stopped: if this call is cancelled, keep the lock until it ends.
+            return await finish_work(asyncio.to_thread(check))
 
     async def _make_drafts(
         self,
@@ -503,12 +497,12 @@ def _narrow_to_parent(contract: Contract, parent: Subagent, share: Budget) -> Co
 
 
 def _make_permissions(brief: Brief, team: Team | None, parent: Subagent | None) -> Permissions:
-    """Return the permissions; without named tools, a team gets the usual ones of its parent."""
-    usual = () if team is None else list_usual_tools(team.servers)
+    """Return the permissions; without named tools, a team gets the default ones of its parent."""
+    default = () if team is None else list_default_tools(team.servers)
     if parent is not None:
-        usual = tuple(tool for tool in usual if parent.contract.allows_tool(tool))
+        default = tuple(tool for tool in default if parent.contract.allows_tool(tool))
     return Permissions(
-        allowed_tools=usual if brief.tools is None else tuple(brief.tools),
+        allowed_tools=default if brief.tools is None else tuple(brief.tools),
         can_spawn_children=brief.delegation_depth > 0,
         max_delegation_depth=brief.delegation_depth,
         access=brief.access,
@@ -527,10 +521,10 @@ def _make_budget(brief: Brief, config: TaskConfig) -> Budget:
 
 def _make_execution(brief: Brief, config: TaskConfig, *, team: Team | None) -> Execution:
     agents = team is not None and any(member.agent for member in team.members)
-    usual = brief.usual_retries(command=team is None or agents)
+    default = brief.default_retries(command=team is None or agents)
     return Execution(
         attempt_timeout_ms=config.clamp_timeout_ms(brief.timeout_seconds),
-        max_retries=usual if brief.retries is None else brief.retries,
+        max_retries=default if brief.retries is None else brief.retries,
         close_on_completion=brief.close_on_completion,
         retry_on_timeout=brief.retry_on_timeout,
         cancel_grace_ms=config.graces_ms,
@@ -599,7 +593,7 @@ def name_branch(task: TaskId) -> str:
     return BRANCH.format(task=task)
 
 
-def _bind_merge(draft: Draft, source: Source, branch: str) -> Draft:
+def _set_merge_target(draft: Draft, source: Source, branch: str) -> Draft:
     """Return the draft with repository, base and branch set if its output is merged."""
     outputs = draft.contract.outputs
     if outputs.integration != "merge":

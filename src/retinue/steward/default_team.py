@@ -49,10 +49,10 @@ async def choose_team(
         return TeamChoice(
             kind="configuration", name=", ".join(named), reason=reason, document=document
         )
-    (usual,) = task_config.fallback
+    (fallback,) = task_config.fallback
     if task_config.traffic.mode == "replay":
         return TeamChoice(
-            kind="model", name=usual.model, reason="a replay needs no key", document=document
+            kind="model", name=fallback.model, reason="a replay needs no key", document=document
         )
     ready = next((each for each in agents if not each.problem), None)
     if ready is not None:
@@ -63,11 +63,11 @@ async def choose_team(
             reason=f"it is installed, and its provider {ready.provider} has a key",
             document=name_members(document, [ready.name]),
         )
-    if usual.type != LOCAL:
+    if fallback.type != LOCAL:
         return TeamChoice(
             kind="model",
-            name=f"{usual.type} {usual.model}",
-            reason=f"{usual.api_key_env} is set, and no installed coding agent can use a key",
+            name=f"{fallback.type} {fallback.model}",
+            reason=f"{fallback.api_key_env} is set, and no installed coding agent can use a key",
             document=document,
         )
     for server in await find_servers():

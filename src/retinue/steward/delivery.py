@@ -275,7 +275,7 @@ class Delivery:
         def look() -> bool | None:
             run = self._plans.get_run(task_id)
             # A plan run whose steps all wait for an answer starts nothing by itself.
-            will_start = run is not None and not run.get_progress().asks
+            will_start = run is not None and not run.get_progress().waits_for_answer
             return None if will_start or self._store.is_busy(task_id) else True
 
         await self._wait_until(task_id, timeout, look)
@@ -286,7 +286,7 @@ class Delivery:
         """
         run = self._plans.get_run(task)
         # A run that only an answer can move is nothing to wait for, unless the caller has time.
-        run_moves = run is not None and not (now and run.get_progress().asks)
+        run_moves = run is not None and not (now and run.get_progress().waits_for_answer)
         if self._store.is_busy(task) or run_moves:
             return
         unclosed = self._records.list_unclosed(task)

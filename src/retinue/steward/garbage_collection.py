@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ async def delete_task(app: App, task: Task, *, by: str, force: bool) -> dict[str
         Refused: the task is open, or holds work that was not joined and `force` is not set.
         StorageFailed: the database refused (nothing was deleted), or a file cannot be removed.
     """
-    async with app.collecting:
+    async with app.collection_lock:
         subagents = require_deletable(app, task, force=force)
         folder = app.folders.get_folder(task.id)
         freed = await asyncio.to_thread(measure_tree, folder)
@@ -161,8 +162,13 @@ def _select_tasks(app: App, request: CollectRequest) -> list[Task]:
     closed = [task for task in found if task.state == "closed"]
     if request.older_than_seconds is None:
         return closed
-    limit = datetime.now(UTC) - timedelta(seconds=request.older_than_seconds)
-    return [task for task in closed if datetime.fromisoformat(task.updated_at) < limit]
+    # Ages are compared in seconds: a time many thousand years ago has no date.
+    changed_before = time.time() - request.older_than_seconds
+    return [
+        task
+        for task in closed
+        if datetime.fromisoformat(task.updated_at).timestamp() < changed_before
+    ]
 
 
 Rows = list[dict[str, Any]]
@@ -193,7 +199,7 @@ async def _sweep_tasks(app: App, tasks: list[Task], request: CollectRequest) -> 
     kept: Rows = []
     # One collection at a time; deletions run in threads and always finish, even if the caller
     # disconnects.
-    async with app.collecting:
+    async with app.collection_lock:
         for task in tasks:
             for name, folder, force in _list_folders(app, task, request.force):
                 sweeping = partial(_sweep_folder, folder, force=force, dry_run=request.dry_run)

@@ -28,8 +28,8 @@ class VerbTransport(Protocol):
 class PendingCall:
     """A call under way in a RootSession."""
 
-    cancelled: int  # `cancelling()` of its task when the call began
-    told: bool = False  # cancelled by the end of the session
+    cancel_count: int  # `cancelling()` of its task when the call began
+    by_session: bool = False  # the end of the session cancelled it
 
 
 class RootSession:
@@ -42,8 +42,9 @@ class RootSession:
     def __init__(self, carrier: VerbTransport) -> None:
         self._carrier = carrier
         self._loop = asyncio.get_running_loop()
-        self._asking: dict[asyncio.Task[Any], PendingCall] = {}
-        self._quiet: asyncio.Future[None] | None = None  # set by `leave`; done when no call is left
+        self._pending: dict[asyncio.Task[Any], PendingCall] = {}
+        # Set by `leave`; done when no call is left.
+        self._all_ended: asyncio.Future[None] | None = None
 
     async def call(self, verb: str, **params: Any) -> Any:
         with self._track_call(), hints_for_python():
@@ -61,13 +62,13 @@ class RootSession:
 
     async def leave(self) -> None:
         """End the session: cancel all calls under way and wait until they are over."""
-        self._quiet = self._loop.create_future()
-        for task, asked in self._asking.items():
+        self._all_ended = self._loop.create_future()
+        for task, pending in self._pending.items():
             # Skip tasks that are being cancelled already.
-            if task.cancelling() <= asked.cancelled:
-                asked.told = task.cancel()
-        if self._asking:
-            await self._quiet
+            if task.cancelling() <= pending.cancel_count:
+                pending.by_session = task.cancel()
+        if self._pending:
+            await self._all_ended
 
     @contextmanager
     def _track_call(self) -> Iterator[None]:
@@ -79,17 +80,17 @@ class RootSession:
         self._require_open()
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
-        asked = self._asking[task] = PendingCall(cancelled=task.cancelling())
+        pending = self._pending[task] = PendingCall(cancel_count=task.cancelling())
         try:
             yield
         except asyncio.CancelledError:
-            if asked.told and task.uncancel() <= asked.cancelled:
+            if pending.by_session and task.uncancel() <= pending.cancel_count:
                 raise _make_left_error() from None
             raise
         finally:
-            del self._asking[task]
-            if self._quiet is not None and not self._asking and not self._quiet.done():
-                self._quiet.set_result(None)
+            del self._pending[task]
+            if self._all_ended is not None and not self._pending and not self._all_ended.done():
+                self._all_ended.set_result(None)
 
     def _require_open(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
@@ -98,7 +99,7 @@ class RootSession:
                 code="other_loop",
                 hint="call it in that loop, with asyncio.run_coroutine_threadsafe()",
             )
-        if self._quiet is not None:
+        if self._all_ended is not None:
             raise _make_left_error()
 
 
@@ -132,11 +133,15 @@ class InProcessTransport:
     async def call(self, verb: str, **params: Any) -> Any:
         known = KNOWN.get(verb)
         if known is None:
-            hint = steward_protocol.OTHER_VERSION
+            hint = steward_protocol.OTHER_VERSION_HINT
             raise BadInput(f"unknown verb {verb!a}", code="unknown_verb", hint=hint)
         require_trusted(self._app, verb)
-        return await known(self._app, Params(steward_protocol.as_sent(verb, drop_unset(params))))
+        return await known(
+            self._app, Params(steward_protocol.to_received_params(verb, drop_unset(params)))
+        )
 
     def stream(self, verb: str, **params: Any) -> AsyncGenerator[Any, None]:
         require_trusted(self._app, verb)
-        return STREAMS[verb](self._app, Params(steward_protocol.as_sent(verb, drop_unset(params))))
+        return STREAMS[verb](
+            self._app, Params(steward_protocol.to_received_params(verb, drop_unset(params)))
+        )

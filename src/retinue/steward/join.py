@@ -21,7 +21,7 @@ from retinue.core.join_result import (
     Change,
     JoinFailed,
     JoinOutcome,
-    Merged,
+    MergedTree,
     split_paths,
 )
 from retinue.core.lifecycle import State
@@ -280,7 +280,7 @@ class Joiner:
             message = "inspect cannot be given a name that is not Unicode text"
             raise JoinFailed(message, reason=POLICY, files=undecodable[:SHOWN_FILES])
         for paths in split_paths(change.brought) if inspect else ():
-            tree = Merged(tip="", tree=change.tree, known=False)
+            tree = MergedTree(tip="", tree=change.tree, has_branch=False)
             order = await self._checking.check_out(subagent, tree)
             # Security: with "./" in front, no file name of a child is taken for an option.
             argv = (*inspect, *(f"./{path}" for path in paths))
@@ -289,7 +289,7 @@ class Joiner:
                 message = f"inspect refused what it changed ({', '.join(shown)}): {failure_text}"
                 raise JoinFailed(message, reason=POLICY, files=shown)
 
-    async def _verify(self, subagent: Subagent, merged: Merged | None) -> None:
+    async def _verify(self, subagent: Subagent, merged: MergedTree | None) -> None:
         """Run the `verify` command in the joined tree.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any
 from retinue.core.errors import NotFound
 from retinue.core.ids import TaskId
 from retinue.core.task_config import TaskConfig
-from retinue.formats.config_document import named_in, parse_task_config
+from retinue.formats.config_document import find_named_resources, parse_task_config
 from retinue.formats.yaml_document import Place, load_yaml
 from retinue.gateway.local_model.weights import find_models_folder
 from retinue.steward.app import App
@@ -40,7 +40,7 @@ def load_config_document(app: App, text: str, where: str) -> tuple[Any, str, dic
     document = load_yaml(text, where=where, lines=lines) if text else {}
     # Security: the file came with the root; it may read only variables that the user approved.
     if path is not None:
-        require_approved(named_in(document).variables, root, os.environ)
+        require_approved(find_named_resources(document).variables, root, os.environ)
     return document, where, lines
 
 

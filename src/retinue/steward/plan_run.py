@@ -46,7 +46,7 @@ from retinue.ports import Admission, Tasks
 from retinue.steward.contract_factory import ContractFactory, SpawnRequest, name_branch
 from retinue.steward.journal import RETRY_SECONDS, Journal, run_to_end
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.task_service import iter_events, make_run_ended
+from retinue.steward.task_service import make_run_ended
 from retinue.store.reads import Records
 from retinue.workspaces.git.user_repository import GitSources
 
@@ -158,7 +158,7 @@ class PlanRun:
     def _note_end(self, subagent: Subagent) -> None:
         progress = self._progress
         progress.active.pop(subagent.id, None)
-        progress.over[subagent.id] = subagent
+        progress.closed[subagent.id] = subagent
         result = self._records.get_result(subagent)
         joined = result.integration if result else None
         if joined and joined.get("reason") == "merged":
@@ -168,7 +168,7 @@ class PlanRun:
 
     def _load_checked(self) -> None:
         """Load what `Joiner.check` recorded for an earlier steward."""
-        for each in iter_events(self._records, self._task):
+        for each in self._records.iter_events(self._task):
             event = each.event
             if event.type == events.OUTPUT_CHECKED and event.subagent in self._progress.active:
                 names = ("commit", "content", "tree", "patch")
@@ -226,8 +226,8 @@ class PlanRun:
             if len(working) >= self._folders.read_config(self._task).max_concurrent:
                 break
             try:
-                admission = await self._bind_step(step)
-                # Binding awaits: the run may have been stopped meanwhile. `_advance` ends it.
+                admission = await self._make_step_admission(step)
+                # That awaits: the run may have been stopped meanwhile. `_advance` ends it.
                 if step not in self._progress.list_startable() or self._is_orphaned():
                     return
                 (self._progress.active[step.id],) = self._journal.admit(self._task, admission)
@@ -245,7 +245,7 @@ class PlanRun:
         if self._supervisor.queue.watch(self._task):
             self._journal.wake(self._task)
 
-    async def _bind_step(self, step: PlanStep) -> Admission:
+    async def _make_step_admission(self, step: PlanStep) -> Admission:
         task = self._records.get_task(self._task)
         assignment = self.assignment
         parent = assignment.parent and self._records.get_subagent(self._task, assignment.parent)
@@ -257,7 +257,7 @@ class PlanRun:
             parent=parent or None,
             member=assignment.member,
         )
-        admission = await self._contracts.bind(task, request)
+        admission = await self._contracts.make_admission(task, request)
         (draft,) = admission.drafts
         return replace(admission, drafts=(self._apply_plan(step, draft),), queue=False)
 
@@ -373,7 +373,7 @@ class PlanRun:
             return decide_outcome(unclosed=0, failed=failed)
         counts = self._records.count_by_status(self._task)
         # Subagents that are no steps count, too.
-        others = counts.failed + counts.cancelled - sum(map(has_failed, progress.over.values()))
+        others = counts.failed + counts.cancelled - sum(map(has_failed, progress.closed.values()))
         return decide_outcome(unclosed=counts.unclosed, failed=failed + others)
 
     def _describe_decisions(self) -> dict[str, object]:
@@ -393,7 +393,7 @@ class PlanRun:
         reviews = {
             step.id: {"reviews": step.reviews, "verdict": progress.answers.get(step.id)}
             for step in progress.order
-            if step.reviews and step.id in progress.over
+            if step.reviews and step.id in progress.closed
         }
         details: dict[str, object] = {"choices": choices} if choices else {}
         return details | ({"reviews": reviews} if reviews else {})

@@ -28,7 +28,7 @@ from retinue.steward.contract_factory import ContractFactory, name_branch
 from retinue.steward.journal import ActiveRuns, Journal
 from retinue.steward.plan_run import PlanAssignment, PlanRun
 from retinue.steward.scheduler import Supervisor
-from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService, iter_events
+from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService
 from retinue.store.reads import Records
 from retinue.workspaces.git.user_repository import GitSources
 
@@ -150,7 +150,7 @@ class PlanService:
             self._complain(f"run of {task}: left as it is: {error.message}")
             return
         run = self._begin(task, self._make_assignment(plan, kept))
-        recorded = iter_events(self._records, task)
+        recorded = self._records.iter_events(task)
         if any(each.event.type == events.STOP_REQUESTED for each in recorded):
             run.stop()
 
@@ -253,7 +253,7 @@ class PlanService:
             return None
         # The newest submitted plan, unless its end is recorded.
         newest: Mapping[str, object] | None = None
-        for each in iter_events(self._records, task):
+        for each in self._records.iter_events(task):
             if _is_assignment(each.event):
                 newest = each.event.payload
             elif each.event.type == events.PLAN_ENDED:
@@ -299,7 +299,7 @@ class PlanService:
         """
         task_id = self._records.get_task(task).id
         run = self._runs.get(task_id)
-        if run is not None and not run.get_progress().asks:
+        if run is not None and not run.get_progress().waits_for_answer:
             self._tasks.require_idle(task_id)
             if not run.get_progress().ended:
                 raise Refused(
@@ -463,7 +463,7 @@ class PlanService:
     def _find_ended(self, task: TaskId, document: dict[str, Any]) -> dict[str, Any] | None:
         """Return the recorded end of the same plan, for a team that lost its steward meanwhile."""
         asked = False
-        for each in iter_events(self._records, task):
+        for each in self._records.iter_events(task):
             if each.event.type == events.INTEGRATION_ORDER:
                 asked = each.event.payload.get("plan") == document
             elif each.event.type == events.PLAN_ENDED and asked:
@@ -473,7 +473,7 @@ class PlanService:
     def find_last_end(self, task: TaskId) -> dict[str, Any]:
         """Return the end of the newest submitted plan of a task; empty if there was none."""
         found: dict[str, Any] = {}
-        for each in iter_events(self._records, task):
+        for each in self._records.iter_events(task):
             if each.event.type == events.PLAN_ENDED:
                 found = dict(each.event.payload)
         return found
@@ -508,7 +508,7 @@ class PlanService:
             # Security: a subagent could have written any other repository, git configuration
             # included.
             self._sources.require_same_repository(place, self._project)
-        _require_usual_rights(plan)
+        _require_team_rights(plan)
         for step in plan.steps:
             if step.destination:
                 hint = "leave destination out: it is copied to the task's shared output"
@@ -565,7 +565,7 @@ class PlanEnd:
     parts: tuple[tuple[Subagent, Result | None], ...]  # in plan order; only those that started
 
 
-def _require_usual_rights(plan: Plan) -> None:
+def _require_team_rights(plan: Plan) -> None:
     """Raises:
     BadInput: the plan lifts a restriction or asks for secrets, which only a user may do.
     """

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from retinue.core.brief import Brief
-from retinue.core.contract import ISOLATED_PLACE, Context, original_path
+from retinue.core.contract import ISOLATED_PLACE, Context, find_original_path
 from retinue.core.default_models import list_keyed_backends, select_default_backends
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ISOLATED, TaskConfig
@@ -62,7 +62,7 @@ class ProjectTasks(TaskFolders):
                 standing,
             )
         # A subagent names paths as it sees them; check the originals.
-        given = partial(self._find_original_path, root, parent)
+        given = partial(self._find_original, root, parent)
         lent = [given(os.path.join(base, path)) if path else "" for path in brief.context_paths]
         return check_contexts(
             lent,
@@ -84,13 +84,13 @@ class ProjectTasks(TaskFolders):
     def list_unreadable(self, context: Context) -> list[str]:
         return [] if not context.paths or maps_owners() else list_private(context)
 
-    def _find_original_path(self, root: Path, parent: Subagent, path: str) -> str:
+    def _find_original(self, root: Path, parent: Subagent, path: str) -> str:
         """Return the original of a path inside a subagent's context folder, else the path."""
         tasks = Path("tasks", parent.task, "agents", parent.id, "context")
         for place in (ISOLATED_PLACE, str(root / tasks), str(self.tasks.parent / tasks)):
             if path.startswith(f"{place}/"):
                 inside = os.path.normpath(path.removeprefix(f"{place}/"))
-                return original_path(parent.contract.context, inside) or path
+                return find_original_path(parent.contract.context, inside) or path
         return path
 
 

@@ -21,7 +21,7 @@ from retinue.core.globs import overlap
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
 from retinue.core.plan import MERGE
-from retinue.core.prompts import answer_of
+from retinue.core.prompts import format_answer
 from retinue.core.subagent import Attempt, Claim, Gate, Subagent, list_answers
 from retinue.core.task_config import TaskConfig
 from retinue.ports import (
@@ -55,14 +55,14 @@ class StartQueue:
         *,
         records: Records,
         read_config: Callable[[TaskId], TaskConfig],
-        edits: FileWatch,
+        task_file_watch: FileWatch,
         begun: Container[Key],
         complain: Callable[[str], None],
     ) -> None:
         """Args: begun: subagents whose start is under way, recorded or not."""
         self._records = records
         self._read_config = read_config
-        self._edits = edits
+        self._task_file_watch = task_file_watch
         self._begun = begun
         self._complain = complain
         self._reasons: dict[TaskId, str] = {}  # why subagents of the task wait for a slot
@@ -84,7 +84,7 @@ class StartQueue:
 
         Return whether the watch is new; an edit just before it may have been missed.
         """
-        return self._edits.watch(task)
+        return self._task_file_watch.watch(task)
 
     def has_waiting(self, task: TaskId) -> bool:
         return task in self._reasons
@@ -198,7 +198,7 @@ class Supervisor:
         gateway: Gateway,
         joining: GitJoining,
         checking: GitChecking,
-        edits: FileWatch,
+        task_file_watch: FileWatch,
         read_config: Callable[[TaskId], TaskConfig],
         expect_team: Callable[[], None],
         monotonic_ms: Callable[[], int],
@@ -207,7 +207,7 @@ class Supervisor:
         nodes: Nodes | None = None,
     ) -> None:
         """Args:
-        edits: the watch on task.yaml, whose edits may start waiting subagents.
+        task_file_watch: the watch on task.yaml, whose edits may start waiting subagents.
         expect_team: called before a team is launched.
         """
         self._journal = journal
@@ -267,11 +267,11 @@ class Supervisor:
         self.queue = StartQueue(
             records=records,
             read_config=read_config,
-            edits=edits,
+            task_file_watch=task_file_watch,
             begun=self._runners,
             complain=complain,
         )
-        edits.look = self._take_edit
+        task_file_watch.look = self._take_edit
 
     @property
     def alive(self) -> int:
@@ -361,6 +361,25 @@ class Supervisor:
         if not ended.standing.cancelled:
             raise _make_ended_error(ended)
 
+    async def cancel_all(
+        self, subagents: Sequence[Subagent], *, by: str, reason: str, kill: bool = False
+    ) -> list[Subagent]:
+        """Cancel all of them concurrently; return those that had not ended by themselves.
+
+        Raises:
+            StorageFailed: a subagent is being stopped, but that could not be recorded.
+        """
+        # Last first: a freed slot must not start one that is about to be cancelled.
+        ends = await asyncio.gather(
+            *(self.cancel(each, by=by, reason=reason, kill=kill) for each in reversed(subagents)),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, Refused):
+                raise end
+        both = zip(subagents, reversed(ends), strict=True)
+        return [subagent for subagent, end in both if end is None]
+
     def answer(self, subagent: Subagent, message: str, *, by: str) -> None:
         """Record the answer to a blocked subagent and start its next attempt.
 
@@ -379,7 +398,7 @@ class Supervisor:
                 hint=f"'retinue gate approve {subagent.task} {subagent.gate}', or reject",
                 hints={AGENT: "go on with other work: its result comes after the approval"},
             )
-        active = self._running[subagent.task]
+        active = self._running.get(subagent.task, 0)
         limit = self._read_config(subagent.task).max_concurrent
         if active >= limit and not subagent.contract.is_root:
             hint = "it stays blocked: wait until one ends, or cancel one, then answer again"
@@ -545,9 +564,9 @@ def _build_words(subagent: Subagent, gates: Sequence[Gate]) -> str:
     contract = subagent.contract
     known = list_answers(gates, subagent.id)
     if contract.team is not None:
-        answers = [answer_of((), gate.answer) for gate in known[-1:]]
+        answers = [format_answer((), gate.answer) for gate in known[-1:]]
     else:
-        answers = [answer_of(gate.questions, gate.answer) for gate in known]
+        answers = [format_answer(gate.questions, gate.answer) for gate in known]
     return contract.words + "".join(answers)
 
 

@@ -243,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
         """
         self._child_client = self._children.connect(child)
         self._queue = RequestQueue(self._transport, self._begin, self._child_client)
-        self._lines.most = steward_protocol.MAX_OF_CHILD
+        self._lines.most = steward_protocol.MAX_CHILD_REQUEST
 
     def data_received(self, data: bytes) -> None:
         take = self._begin if self._queue is None else self._queue.take
@@ -420,7 +420,7 @@ class ClientConnection(asyncio.Protocol):
             await self._send_answer(number, KNOWN[verb](self._app, params), params)
         else:
             message = f"unknown verb {verb[:40]!a}"
-            hint = steward_protocol.OTHER_VERSION
+            hint = steward_protocol.OTHER_VERSION_HINT
             raise BadInput(message, code="unknown_verb", hint=hint)
 
     async def _send_answer(self, number: Any, answer: Awaitable[Any], params: Params) -> None:

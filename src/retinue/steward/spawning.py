@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.core.gate_notes import parse_answers
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import State
-from retinue.core.prompts import answer_of
+from retinue.core.prompts import format_answer
 from retinue.core.result import Result
 from retinue.core.subagent import (
     LEFT,
@@ -94,7 +94,8 @@ class SpawnService:
                 when_gone()
                 alone = [s for s in subagents if (s.task, s.id) not in self._attended]
                 # Shielded: a second cancellation of this call must not stop the clean-up.
-                await asyncio.shield(self._cancel_all(alone))
+                cancelling = self._supervisor.cancel_all(alone, by="parent", reason=GONE)
+                await asyncio.shield(cancelling)
 
     async def admit(
         self, task: TaskId, request: SpawnRequest, new: NewTask | None = None
@@ -112,9 +113,9 @@ class SpawnService:
         task_record = self._records.get_task(task)
         self._folders.require_writable(task_record.id)
         try:
-            admission = await self._bind_request(task_record, request)
+            admission = await self._make_admission(task_record, request)
             if request.parent is not None:
-                # Binding awaits: the parent may have ended meanwhile.
+                # Making the admission awaits: the parent may have ended meanwhile.
                 self._require_at_work(request.parent)
                 granted = event_factory.make_delegated(request.parent, len(request.briefs))
                 admission = replace(admission, preface=(granted,))
@@ -131,10 +132,10 @@ class SpawnService:
     ) -> list[Subagent]:
         """Create the task and admit its first call; a refused call creates nothing."""
         task = self._tasks.make_draft(title=new.title, name=name)
-        admission = await self._contracts.bind(task, request, new.task_config)
+        admission = await self._contracts.make_admission(task, request, new.task_config)
         if refusal := next(filter(None, (draft.refusal for draft in admission.drafts)), None):
             raise refusal
-        # bind() waits for the isolation check: another caller may have created the task meanwhile.
+        # That waited for the isolation check: another caller may have created the task meanwhile.
         if self.has_task(name):
             return await self.admit(name, request)
         self._tasks.record(task, new.config)
@@ -147,15 +148,15 @@ class SpawnService:
         self._supervisor.pump(task.id)
         return subagents
 
-    async def _bind_request(self, task: Task, request: SpawnRequest) -> Admission:
-        """Bind the call; in a closed task, report any refusal as "task closed".
+    async def _make_admission(self, task: Task, request: SpawnRequest) -> Admission:
+        """Return the admission of the call; in a closed task, report any refusal as "task closed".
 
         Raises:
             Refused: the task is closed and its configuration does not allow this call. Repeated
                 calls pass, so that they find their subagents.
         """
         try:
-            return await self._contracts.bind(task, request)
+            return await self._contracts.make_admission(task, request)
         except RetinueError:
             if task.state == "open":
                 raise
@@ -275,7 +276,7 @@ class SpawnService:
             # The parent may have less budget and time left than at the first spawn.
             parent = self._records.get_subagent(task.id, contract.delegated_by)
             if parent.standing.in_attempt:
-                contract = self._contracts.bind_again(contract, parent)
+                contract = self._contracts.narrow_successor(contract, parent)
         origin = contract.continues or subagent.id
         self._require_sole_worker(task.id, origin)
         step = replace(contract.step, description=self._build_preamble(subagent) + f"\n\n{message}")
@@ -301,7 +302,7 @@ class SpawnService:
             if contract.team
             else list_answers(self._records.list_gates(subagent.task), subagent.id)
         )
-        answers = [answer_of(gate.questions, gate.answer).rstrip() for gate in gates]
+        answers = [format_answer(gate.questions, gate.answer).rstrip() for gate in gates]
         return "".join([contract.step.description, *answers, "\n\n## Message" if answers else ""])
 
     def _require_sole_worker(self, task: TaskId, origin: str) -> None:
@@ -337,15 +338,6 @@ class SpawnService:
             return result
 
         return await self._journal.wait_until(subagent.task, look)
-
-    async def _cancel_all(self, subagents: Sequence[Subagent]) -> None:
-        """Cancel all of them concurrently."""
-        # Last first: a freed slot must not start one that is about to be cancelled.
-        known = [self._records.get_subagent(each.task, each.id) for each in reversed(subagents)]
-        ends = (self._supervisor.cancel(each, by="parent", reason=GONE) for each in known)
-        for outcome in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Refused):
-                raise outcome
 
 
 class NoteAnswers:

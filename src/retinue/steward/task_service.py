@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from retinue.core import events
 from retinue.core.errors import AGENT, PYTHON, BadInput, NotFound, Refused, StorageFailed
-from retinue.core.events import Event, Recorded
+from retinue.core.events import Event
 from retinue.core.ids import RunId, TaskId, make_slug, require_id
 from retinue.core.lifecycle import State
 from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
@@ -150,7 +149,6 @@ def _get_step(subagent: Subagent) -> int:
 
 MAX_TITLE = 500
 MAX_DESCRIPTION = 100_000
-PAGE = 1000
 FOR_PLAN = "plan"  # purpose of a task that is created for a plan and has nothing to do without it
 
 
@@ -280,17 +278,9 @@ class TaskService:
         with suppress(StorageFailed):
             self._journal.settle()
             self._supervisor.closing.request(self._records.list_unclosed(name), by, reason)
-        # Last first: a freed slot must not start one that is about to be cancelled.
-        known = self._records.list_unclosed(name)[::-1]
-        ends = await asyncio.gather(
-            *(self._supervisor.cancel(each, by=by, reason=reason, kill=kill) for each in known),
-            return_exceptions=True,
-        )
-        for end in ends:
-            if isinstance(end, BaseException) and not isinstance(end, Refused):
-                raise end
-        both = zip(reversed(known), reversed(ends), strict=True)
-        return [each.id for each, end in both if end is None]
+        unclosed = self._records.list_unclosed(name)
+        cancelled = await self._supervisor.cancel_all(unclosed, by=by, reason=reason, kill=kill)
+        return [each.id for each in cancelled]
 
     def join(self, task: TaskId) -> JoinedTask:
         """Return every subagent of the task with its result, in step order."""
@@ -364,14 +354,6 @@ class TaskService:
         closed = Event(type=events.TASK_CLOSED, by=by, summary=f"task {task.id} closed")
         self._journal.record(task.id, [make_run_ended(task, verdict, details), closed])
         return self._records.get_task(task.id)
-
-
-def iter_events(records: Records, task: TaskId) -> Iterator[Recorded]:
-    """Yield all events of a task from the first; they are read a page at a time."""
-    after = 0
-    while page := records.list_events(task, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].seq
 
 
 def make_run_ended(task: Task, verdict: RunOutcome, details: Mapping[str, object]) -> Event:

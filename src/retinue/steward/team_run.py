@@ -32,7 +32,7 @@ from retinue.steward.journal import ActiveRuns, Journal, run_to_end
 from retinue.steward.plan_service import PlanService
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import JoinedTask, TaskService
-from retinue.steward.team_staffing import list_usual_tools
+from retinue.steward.team_staffing import list_default_tools
 from retinue.store.reads import Records
 
 HERE = "./"
@@ -184,7 +184,7 @@ class TeamRunService:
 
 def _make_permissions(config: TaskConfig, team: Team) -> Permissions:
     return Permissions(
-        allowed_tools=list_usual_tools(config.crew.servers),
+        allowed_tools=list_default_tools(config.crew.servers),
         can_spawn_children=team.delegation is not None,
         max_delegation_depth=int(team.delegation is not None),
     )

@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from retinue.core.agent_cli_tools import restrict_command
 from retinue.core.brief import Brief
 from retinue.core.contract import ROOT, TOOLS, Delegation, Team, TeamMember, require_known_tools
-from retinue.core.default_models import (
-    DEFAULT_MODELS,
-    LOCAL,
-    NOT_SET,
-    SET_IT,
-)
+from retinue.core.default_models import LOCAL, NOT_SET, SET_IT, get_model
 from retinue.core.errors import AGENT, PYTHON, BadInput, Refused
 from retinue.core.prompts import (
     check_brief,
@@ -28,7 +23,7 @@ from retinue.core.tool_servers import ToolServer
 from retinue.steward.agent_staffing import AgentSelector
 
 LIST_ONE = "list a model under agents in the configuration"
-USUAL_TOOLS = tuple(sorted(TOOLS))
+DEFAULT_TOOLS = tuple(sorted(TOOLS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,15 +252,15 @@ class WorkerSelector:
             id=candidate.id,
             route=candidate.backend.name,
             wire=candidate.backend.type,
-            model=candidate.backend.model or DEFAULT_MODELS.get(candidate.backend.type, ""),
+            model=get_model(candidate.backend),
             system_message=candidate.system_message,
             servers=tuple(map(self._require_server_ready, candidate.servers)),
         )
 
 
-def list_usual_tools(servers: Sequence[ToolServer]) -> tuple[str, ...]:
+def list_default_tools(servers: Sequence[ToolServer]) -> tuple[str, ...]:
     """Return the tools of members for which none are named: all of them."""
-    return (*USUAL_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
+    return (*DEFAULT_TOOLS, *dict.fromkeys(server.every_tool for server in servers))
 
 
 def _build_command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
@@ -273,7 +268,7 @@ def _build_command(argv: Sequence[str], brief: Brief) -> tuple[str, ...]:
     if brief.tools is None:
         return tuple(argv)
     require_known_tools(brief.tools, None)
-    return restrict_command(argv, brief.tools, hands_on=brief.delegation_depth > 0)
+    return restrict_command(argv, brief.tools, may_delegate=brief.delegation_depth > 0)
 
 
 def _build_foreword(own: str, profile: SubagentType | None, brief: Brief) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from retinue.core.errors import RetinueError
 from retinue.core.subagent import Subagent, Task
 from retinue.files import read_plain
-from retinue.formats.config_document import Named, named_in
+from retinue.formats.config_document import NamedResources, find_named_resources
 from retinue.formats.views_json import reviewed_to_json
 from retinue.formats.yaml_document import load_yaml
 from retinue.steward.app import App
@@ -24,9 +24,9 @@ def review_root(app: App) -> dict[str, Any]:
     """Return what would be resumed in the root once it is trusted."""
     tasks = app.records.list_tasks(-1, open_only=True)
     subagents = [each for task in tasks for each in app.records.list_unclosed(task.id)]
-    named = Named()
+    named = NamedResources()
     for task in tasks:
-        named |= _read_named(app, task)
+        named |= _read_named_resources(app, task)
     return {
         "subagents": [reviewed_to_json(each, list_commands(each)) for each in subagents],
         "steps": [step for task in tasks for step in _list_planned_steps(app, task)],
@@ -34,15 +34,15 @@ def review_root(app: App) -> dict[str, Any]:
     }
 
 
-def review_config(root: Path) -> tuple[Named, str]:
+def review_config(root: Path) -> tuple[NamedResources, str]:
     """Return what the root's configuration names, and what is wrong with it, or ""."""
     try:
         text = read_plain(root / CONFIG, MOST_BYTES).decode()
-        return named_in(load_yaml(text, where=str(root / CONFIG))), ""
+        return find_named_resources(load_yaml(text, where=str(root / CONFIG))), ""
     except FileNotFoundError:
-        return Named(), ""
+        return NamedResources(), ""
     except (RetinueError, OSError, UnicodeDecodeError) as error:
-        return Named(), str(error)
+        return NamedResources(), str(error)
 
 
 def list_commands(subagent: Subagent) -> list[Sequence[str]]:
@@ -58,12 +58,12 @@ def list_commands(subagent: Subagent) -> list[Sequence[str]]:
     ]
 
 
-def _read_named(app: App, task: Task) -> Named:
+def _read_named_resources(app: App, task: Task) -> NamedResources:
     try:
-        return named_in(app.folders.get_file(task.id).read_document().get("config"))
+        return find_named_resources(app.folders.get_file(task.id).read_document().get("config"))
     except RetinueError:
         # A file that cannot be read has no effect, so there is nothing to review.
-        return Named()
+        return NamedResources()
 
 
 def _list_planned_steps(app: App, task: Task) -> Iterator[dict[str, Any]]:

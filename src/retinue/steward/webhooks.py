@@ -72,14 +72,22 @@ def _parse_webhook(path: Path, number: int, row: Any) -> Webhook:
     if not isinstance(row, dict) or not row.keys() <= {"url", "on"}:
         raise _make_error(path, f"webhook {number} must have url and on, and nothing else")
     url = row.get("url")
-    address = urlsplit(url) if isinstance(url, str) else None
-    if address is None or address.scheme not in ("http", "https") or not address.hostname:
+    if not isinstance(url, str) or not _is_web_address(url):
         raise _make_error(path, f"webhook {number}: url must be an http or https address")
     wanted = row.get("on", list(KINDS))
     if not isinstance(wanted, list) or not all(word in KINDS for word in map(str, wanted)):
         raise _make_error(path, f"webhook {number}: on must list {', '.join(KINDS)}")
     types = frozenset(kind for word in wanted for kind in KINDS[str(word)])
-    return Webhook(url=str(url), types=types)
+    return Webhook(url=url, types=types)
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        address = urlsplit(url)
+        # Reading the port checks it; 0 cannot be connected to.
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        return False
 
 
 def _make_error(path: Path, message: str) -> BadInput:

@@ -14,7 +14,7 @@ from retinue.core.errors import IntegrityBroken, StorageFailed
 
 DATABASE = "retinue.db"
 SCHEMA_VERSION = 4
-# What brings a database from the version before to this one.
+# Version -> the statements that upgrade a database of the version before.
 UPGRADES = {
     2: "ALTER TABLE attempts ADD COLUMN place TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE sub_agents ADD COLUMN node_losses INTEGER NOT NULL DEFAULT 0;",

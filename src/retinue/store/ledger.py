@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from retinue.core.budget import Account, Booking, Spending
-from retinue.core.data_structures import BoundedDict
-from retinue.core.events import Paid
+from retinue.core.events import BilledRequest
 from retinue.core.lifecycle import State
 from retinue.core.result import TokenUsage
 from retinue.core.subagent import Subagent
 from retinue.formats.contract_json import budget_from_text
 from retinue.store.database import Database
-from retinue.store.reads import SHARE_OF_TIME, SHORT_SECONDS, to_paid
+from retinue.store.reads import SlowQueryCache, to_billed_request
 
 
 class BookingLedger:
@@ -137,7 +136,7 @@ def _to_spending(row: sqlite3.Row) -> Spending:
     )
 
 
-KEPT = 64  # sums in the cache
+MAX_CACHED = 64  # sums in the cache
 MOST_ROWS = 100  # of one list
 MOST_PERIODS = 400
 # Name -> length of the time stamps that are alike, longest time that is divided so finely
@@ -183,31 +182,20 @@ class CostQueries:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._sums = BoundedDict[tuple[str, str], tuple[Costs, float]](KEPT)
+        self._sums = SlowQueryCache[tuple[str, str], Costs](MAX_CACHED)
 
     def sum_costs(self, task: str = "", *, period: str = "") -> Costs:
         """Return the costs of a task, or of all tasks.
 
-        The time this takes grows with the ledger. When it is slow, sums are computed only so often
-        that it takes a small share of the time.
-
         Args:
             period: minute, hour or day; empty for the one that fits the time between the requests.
         """
-        known = self._sums.get((task, period))
-        if known is not None and time.monotonic() < known[1]:
-            return known[0]
-        began = time.monotonic()
-        costs = self._compute(task, period)
-        took = time.monotonic() - began
-        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
-        self._sums[task, period] = (costs, until)
-        return costs
+        return self._sums.get((task, period), partial(self._compute, task, period))
 
-    def list_requests(self, task: str, *, after: int, limit: int) -> list[Paid]:
+    def list_requests(self, task: str, *, after: int, limit: int) -> list[BilledRequest]:
         """Return ended model requests in the order in which they began."""
         rows = self._db.fetch_rows("requests_after", task_id=task, after=after, limit=limit)
-        return [to_paid(row) for row in rows]
+        return [to_billed_request(row) for row in rows]
 
     def _compute(self, task: str, period: str) -> Costs:
         chosen = period or self._choose_period(task)
@@ -232,10 +220,10 @@ class CostQueries:
                 each.add(row)
         return Costs(
             total=total,
-            models=_select_dearest(models.values()),
-            agents=_select_dearest(agents.values()),
-            tasks=_select_dearest(tasks.values()),
-            subagents=_select_dearest(subagents.values()),
+            models=_select_most_expensive(models.values()),
+            agents=_select_most_expensive(agents.values()),
+            tasks=_select_most_expensive(tasks.values()),
+            subagents=_select_most_expensive(subagents.values()),
             periods=[periods[name] for name in sorted(periods)][-MOST_PERIODS:],
             period=chosen,
         )
@@ -246,6 +234,6 @@ class CostQueries:
         return next(name for name, (_, longest) in PERIODS.items() if seconds <= longest)
 
 
-def _select_dearest(sums: Iterable[CostSum]) -> list[CostSum]:
+def _select_most_expensive(sums: Iterable[CostSum]) -> list[CostSum]:
     ranked = sorted(sums, key=lambda each: (-each.cost, -each.input_tokens, each.name))
     return ranked[:MOST_ROWS]

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -22,9 +22,9 @@ from retinue.core.lifecycle import ROSTER_STATES
 from retinue.core.subagent import Counts, Gate, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.files import make_folder, read_plain, storage_failures, write_atomic
-from retinue.formats.event_json import to_line
+from retinue.formats.json_text import to_line
 from retinue.formats.views_json import metrics_to_text, task_status_to_text
-from retinue.store.event_log import BATCH, EventLogWriter, make_log_ahead_error
+from retinue.store.event_log import EventLogWriter, make_log_ahead_error
 from retinue.store.reads import Records
 from retinue.store.task_yaml import MOST_ENDED, RosterEntry, TaskFile
 from retinue.store.verify import Problem
@@ -41,8 +41,8 @@ BEGINNINGS = frozenset({events.SUBAGENT_CREATED, events.SUBAGENT_STARTED, events
 BEGINNING_SECONDS = 0.03  # a short command has ended by then, so one write shows both
 SHARE_OF_TIME = 0.02  # limit for writing projections, however large they grow
 LONGEST_SECONDS = 10.0  # longest delay, even after a very slow write
-AHEAD = 5  # writes on credit, so that a few changes in a row hardly wait
-AHEAD_SECONDS = 0.05  # delay of a write on credit, so that a series of spawns is not held up
+BURST_WRITES = 5  # writes that may come early, so that a few changes in a row hardly wait
+BURST_DELAY_SECONDS = 0.05  # delay of an early write, so that a series of spawns is not held up
 
 
 class TaskFolders:
@@ -188,25 +188,24 @@ class Projector:
         self._folders = folders
         self._records = records
         self._complain = complain
-        self._taken_up: set[TaskId] = set()  # tasks whose files were compared with the database
+        self._compared: set[TaskId] = set()  # tasks whose files were compared with the database
         self._dirty: dict[TaskId, set[str]] = defaultdict(set)
         self._timers: dict[TaskId, asyncio.TimerHandle] = {}
-        self._paid: dict[TaskId, float] = {}  # when the share of time covers all writes so far
-        self._credit: dict[TaskId, float] = {}  # how long before that a write is still allowed
+        # When the writes so far have taken no more than their share of the time.
+        self._next_write_at: dict[TaskId, float] = {}
+        self._credit: dict[TaskId, float] = {}  # how much earlier a write is still allowed
 
     def __call__(self, task: TaskId, recorded: Sequence[Recorded]) -> None:
         """Schedule a write that shows these events."""
-        self._take_up(task, recorded[0].seq - 1)
-        self._dirty[task].update(
-            entry.event.subagent for entry in recorded if entry.event.subagent is not None
-        )
+        self._compare_files(task, recorded[0].seq - 1)
+        self._dirty[task].update(_name_subagents(recorded))
         loop = asyncio.get_running_loop()
         begins = all(entry.event.type in BEGINNINGS for entry in recorded)
         due = loop.time() + (BEGINNING_SECONDS if begins else 0.0)
         # Throttle: after an expensive write the next one waits, minus the credit for short bursts.
-        paid = self._paid.get(task, 0.0)
-        if due < paid:
-            due = max(due + AHEAD_SECONDS, paid - self._credit.get(task, 0.0))
+        next_write_at = self._next_write_at.get(task, 0.0)
+        if due < next_write_at:
+            due = max(due + BURST_DELAY_SECONDS, next_write_at - self._credit.get(task, 0.0))
         timer = self._timers.get(task)
         # Keep the earlier timer; its write shows these events, too.
         if timer is None or due < timer.when():
@@ -217,18 +216,18 @@ class Projector:
     def write_outdated(self) -> Iterator[None]:
         """Write the files that an earlier steward left outdated, one task per step."""
         for task, last in self._records.list_last_seqs().items():
-            if self._take_up(task, last):
+            if self._compare_files(task, last):
                 self._write(task)
             yield
 
-    def _take_up(self, task: TaskId, last: int) -> bool:
+    def _compare_files(self, task: TaskId, last: int) -> bool:
         """Return whether the files lacked events when first compared; mark these as unwritten."""
-        if task in self._taken_up:
+        if task in self._compared:
             return False
-        self._taken_up.add(task)
+        self._compared.add(task)
         shown = _read_last_shown(self._folders.get_folder(task) / STATUS_FILE)
         if shown < last:
-            self._dirty[task].update(self._list_changed(task, shown))
+            self._dirty[task].update(_name_subagents(self._records.iter_events(task, after=shown)))
         return shown < last
 
     def flush(self) -> None:
@@ -241,8 +240,8 @@ class Projector:
         timer = self._timers.pop(task, None)
         if timer is not None:
             timer.cancel()
-        self._taken_up.discard(task)
-        for known in (self._dirty, self._paid, self._credit):
+        self._compared.discard(task)
+        for known in (self._dirty, self._next_write_at, self._credit):
             known.pop(task, None)
 
     def close(self) -> None:
@@ -267,10 +266,11 @@ class Projector:
                 loop = asyncio.get_running_loop()
                 self._timers[task] = loop.call_later(LONGEST_SECONDS, self._write, task)
         now = time.monotonic()
-        worth = (now - began) / SHARE_OF_TIME
-        paid = max(began, self._paid.get(task, 0.0)) + worth
-        self._paid[task] = min(paid, now + LONGEST_SECONDS)
-        self._credit[task] = AHEAD * worth
+        # The time in which a write like this one is no more than its share.
+        pause = (now - began) / SHARE_OF_TIME
+        next_write_at = max(began, self._next_write_at.get(task, 0.0)) + pause
+        self._next_write_at[task] = min(next_write_at, now + LONGEST_SECONDS)
+        self._credit[task] = BURST_WRITES * pause
 
     def _project(self, task: TaskId, names: set[str]) -> None:
         known = self._records.get_task(task)
@@ -301,16 +301,15 @@ class Projector:
             entries = [_to_roster_entry(each) for each in sorted(shown, key=attrgetter("step_idx"))]
             file.update_roster(entries, known.state, known.updated_at, gates)
 
-    def _list_changed(self, task: TaskId, after: int) -> Iterator[str]:
-        """Yield the subagents with an event after that number."""
-        while batch := self._records.list_events(task, after=after, limit=BATCH):
-            yield from (each.event.subagent for each in batch if each.event.subagent is not None)
-            after = batch[-1].seq
-
     def _open_gates(self, task: TaskId) -> list[Gate]:
         return [gate for gate in self._records.list_gates(task) if gate.state == "open"][
             :MOST_GATES
         ]
+
+
+def _name_subagents(recorded: Iterable[Recorded]) -> Iterator[str]:
+    """Yield the subagents that these events are about."""
+    return (each.event.subagent for each in recorded if each.event.subagent is not None)
 
 
 def _read_last_shown(status: Path) -> int:

@@ -6,19 +6,21 @@ The cost of a page does not grow with the age of a task.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from retinue.core.budget import Spending
 from retinue.core.contract import Contract
 from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import AGENT, PYTHON, NotFound, StorageFailed
-from retinue.core.events import Event, Matches, Paid, Recorded, Wanted
+from retinue.core.events import BilledRequest, Event, EventFilter, EventMatches, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
 from retinue.core.lifecycle import Standing, State
 from retinue.core.result import Result
@@ -34,7 +36,7 @@ from retinue.core.subagent import (
 )
 from retinue.core.timeline import Lane, Stint
 from retinue.formats.contract_json import contract_from_text
-from retinue.formats.event_json import to_text
+from retinue.formats.json_text import to_text
 from retinue.formats.result_json import result_from_text
 from retinue.store.database import Database
 
@@ -124,8 +126,8 @@ def to_gate(row: sqlite3.Row) -> Gate:
     )
 
 
-def to_paid(row: sqlite3.Row) -> Paid:
-    return Paid(
+def to_billed_request(row: sqlite3.Row) -> BilledRequest:
+    return BilledRequest(
         entry=row["entry_id"],
         task=TaskId(row["task_id"]),
         subagent=SubagentId(row["sub_agent_id"]),
@@ -186,6 +188,7 @@ def from_recorded(recorded: Recorded) -> dict[str, Any]:
 
 
 MOST_RECENT = 256
+EVENTS_AT_ONCE = 1000  # one page of `iter_events`
 Key = tuple[TaskId, SubagentId]
 
 
@@ -376,6 +379,12 @@ class Records:
         rows = self._db.fetch_rows("events_after", task_id=task, after=after, limit=limit)
         return [to_recorded(row) for row in rows]
 
+    def iter_events(self, task: TaskId, *, after: int = 0) -> Iterator[Recorded]:
+        """Yield all events of a task after that number; they are read a page at a time."""
+        while page := self.list_events(task, after=after, limit=EVENTS_AT_ONCE):
+            yield from page
+            after = page[-1].seq
+
     def count_by_status(self, task: TaskId) -> Counts:
         """Return the number of subagents by status."""
         # Count open and failed subagents by their indexes; the rest is completed. There may be
@@ -438,40 +447,52 @@ class Records:
 SCANNED = 5000  # events that one search reads, matching or not
 GATES = 50
 BOOKINGS = 500
-KEPT = 256  # tasks with cached totals
-SHORT_SECONDS = 0.02
-SHARE_OF_TIME = 0.05
+MAX_CACHED = 256  # tasks with cached totals or steps
+SHORT_SECONDS = 0.02  # a query that takes no longer is run each time
+SHARE_OF_TIME = 0.05  # limit for a query that takes longer
 LANES = {"all": "lanes", "open": "lanes_open", "failed": "lanes_failed"}
 
 
-class _CachedTotals(NamedTuple):
-    totals: Totals
-    until: float  # time from which they are computed again
-    closed: bool
+CacheKey = TypeVar("CacheKey")
+Value = TypeVar("Value")
+
+
+class SlowQueryCache(Generic[CacheKey, Value]):
+    """Results of queries that grow with the history.
+
+    A short query is run each time. A long one is run only so often that it takes a small share of
+    the time, however often a page asks.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._known = BoundedDict[CacheKey, tuple[Value, float]](most)  # and until when to use it
+
+    def get(self, key: CacheKey, compute: Callable[[], Value], *, is_final: bool = False) -> Value:
+        """Return the cached result, or the computed one; a final one never changes."""
+        known = self._known.get(key)
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        began = time.monotonic()
+        value = compute()
+        took = time.monotonic() - began
+        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
+        self._known[key] = value, math.inf if is_final else until
+        return value
 
 
 class PageQueries:
     def __init__(self, database: Database, records: Records) -> None:
         self._db = database
         self._records = records
-        self._totals = BoundedDict[TaskId, _CachedTotals](KEPT)
-        self._planned = BoundedDict[TaskId, tuple[int, dict[int, str]]](KEPT)
+        self._totals = SlowQueryCache[TaskId, Totals](MAX_CACHED)
+        # The newest event that was read for plans, and the names of their steps by position.
+        self._planned = BoundedDict[TaskId, tuple[int, dict[int, str]]](MAX_CACHED)
 
     def get_totals(self, task: Task) -> Totals:
-        """Return the totals of a task.
-
-        Those of a closed task are computed once. Those of an open task are computed each time, but
-        when that is slow, only so often that it takes a small share of the time.
-        """
-        known = self._totals.get(task.id)
-        if known is not None and (known.closed or time.monotonic() < known.until):
-            return known.totals
-        began = time.monotonic()
-        totals = self._records.sum_totals(task.id)
-        took = time.monotonic() - began
-        until = began + took / SHARE_OF_TIME if took > SHORT_SECONDS else began
-        self._totals[task.id] = _CachedTotals(totals, until, task.state == "closed")
-        return totals
+        """Return the totals of a task; those of a closed one are computed once."""
+        is_closed = task.state == "closed"
+        compute = partial(self._records.sum_totals, task.id)
+        return self._totals.get(task.id, compute, is_final=is_closed)
 
     def list_lanes(self, task: TaskId, *, which: str, first: int, limit: int) -> list[Lane]:
         """Return subagents from step `first` on; of a filtered list, from that position on."""
@@ -521,7 +542,7 @@ class PageQueries:
         row = self._db.fetch_one("event", task_id=task, seq=seq)
         return None if row is None else to_recorded(row)
 
-    def search(self, task: TaskId, wanted: Wanted, *, before: int, limit: int) -> Matches:
+    def search(self, task: TaskId, wanted: EventFilter, *, before: int, limit: int) -> EventMatches:
         """Return the newest matches before that event, among a limited number of events."""
         floor = max(1, before - SCANNED)
         rows = self._db.fetch_rows(
@@ -536,7 +557,7 @@ class PageQueries:
         )
         # The next search continues before this event, even if this one found nothing.
         reached = floor if len(rows) < limit else rows[-1]["seq"] if rows else before
-        return Matches(
+        return EventMatches(
             events=[to_recorded(row) for row in rows], before=reached if reached > 1 else 0
         )
 
@@ -550,13 +571,15 @@ class PageQueries:
         rows = self._db.fetch_rows("open_gates_of_root")
         return [(TaskId(row["task_id"]), to_gate(row)) for row in rows]
 
-    def list_paid(self, task: TaskId, subagent: SubagentId) -> list[Paid]:
+    def list_model_requests(self, task: TaskId, subagent: SubagentId) -> list[BilledRequest]:
         """Return the newest model requests, in the order in which they ended."""
         rows = self._db.fetch_rows(
             "newest_bookings", task_id=task, sub_agent_id=subagent, limit=BOOKINGS
         )
         # Entries are numbered when a request begins, and have the time of its end.
-        return sorted((to_paid(row) for row in reversed(rows)), key=lambda paid: paid.ts)
+        return sorted(
+            (to_billed_request(row) for row in reversed(rows)), key=lambda request: request.ts
+        )
 
     def _build_lanes(self, task: TaskId, rows: Sequence[sqlite3.Row]) -> list[Lane]:
         names = json.dumps([row["sub_agent_id"] for row in rows])

@@ -34,7 +34,7 @@ from retinue.store.task_yaml import sync_folder
 from retinue.store.verify import Problem, Verifier, make_problem
 
 # These are never the last event of a transaction. A log that ends with one was cut inside it.
-WITHIN = frozenset(
+NEVER_LAST = frozenset(
     {
         events.SUBAGENT_STARTED,
         events.COMPLETED,
@@ -61,7 +61,7 @@ class EventHistory:
     def drop_unfinished(self) -> EventHistory:
         """Return the history without an incomplete transaction at its end."""
         end = len(self.events)
-        while end and _is_within(self.events[end - 1].event):
+        while end and _is_never_last(self.events[end - 1].event):
             end -= 1
         return EventHistory(lines=self.lines[:end], events=self.events[:end], damage=self.damage)
 
@@ -147,13 +147,13 @@ def _parse_line(line: bytes) -> Recorded:
     return recorded
 
 
-def _is_within(event: Event) -> bool:
+def _is_never_last(event: Event) -> bool:
     if event.type == events.SUBAGENT_ATTEMPT:
         return event.payload.get("next") != "retry"
-    return event.type in WITHIN
+    return event.type in NEVER_LAST
 
 
-KEPT = "before-rebuild-"
+ASIDE = "before-rebuild-"
 LOG = "events.jsonl"
 PARTS = ("", "-wal", "-shm")
 
@@ -188,11 +188,11 @@ def rebuild(root: Path) -> RebuildReport:
         chosen = [_choose(root, task, old, report) for task in _list_tasks(root)]
         # Build beside the old database; a crash before `_swap` leaves the old one in use.
         added = _fill(root, fresh, chosen, report)
-        _name_unknown(old, {each.task for each in chosen}, report)
+        _report_unknown_tasks(old, {each.task for each in chosen}, report)
         for each in chosen:
             lines = [*each.history.lines, *added.get(each.task, ())]
             _repair_log(root / "tasks" / each.task / LOG, b"".join(lines), number, report)
-            _set_unknown_aside(root, each, number, report)
+            _rename_unknown_folders(root, each, number, report)
     with storage_failures(root):
         _swap(root, fresh, number, report)
     _verify(root, report)
@@ -227,13 +227,13 @@ def _choose(root: Path, task: TaskId, old: OldDatabase, report: RebuildReport) -
     elif log.damage:
         message = f"{log.damage}: this and all after it is lost"
         report.problems.append(make_problem("log_damaged", where, message))
-    elif not history.lines and not _is_bare(path.parent):
+    elif not history.lines and not _is_unrecorded(path.parent):
         message = "the task cannot be rebuilt: it has no log"
         report.problems.append(make_problem("log_missing", str(path), message))
     return _ChosenHistory(task=task, history=history, old=old)
 
 
-def _is_bare(folder: Path) -> bool:
+def _is_unrecorded(folder: Path) -> bool:
     """Return whether nothing was ever recorded of the task, so that nothing is lost."""
     agents = folder / "agents"
     return not (agents.is_dir() and any(agents.iterdir()))
@@ -260,7 +260,7 @@ def _fill(
     return added
 
 
-def _name_unknown(old: OldDatabase, known: set[TaskId], report: RebuildReport) -> None:
+def _report_unknown_tasks(old: OldDatabase, known: set[TaskId], report: RebuildReport) -> None:
     """Report tasks that only the old database knows."""
     names = {name.lower() for name in known}
     for row in old.iter_rows("last_seqs"):
@@ -271,7 +271,7 @@ def _name_unknown(old: OldDatabase, known: set[TaskId], report: RebuildReport) -
 
 def _repair_log(path: Path, new: bytes, number: int, report: RebuildReport) -> None:
     """Write this content to the log; keep the old content aside if it differs."""
-    aside = path.with_name(f"{LOG}.{KEPT}{number}")
+    aside = path.with_name(f"{LOG}.{ASIDE}{number}")
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         path.rename(aside)
         report.kept.append(str(aside))
@@ -289,7 +289,7 @@ def _repair_log(path: Path, new: bytes, number: int, report: RebuildReport) -> N
         path.unlink()
 
 
-def _set_unknown_aside(
+def _rename_unknown_folders(
     root: Path, chosen: _ChosenHistory, number: int, report: RebuildReport
 ) -> None:
     """Rename folders of unknown subagents, so that a later one of that name does not use them."""
@@ -297,7 +297,7 @@ def _set_unknown_aside(
     agents = root / "tasks" / chosen.task / "agents"
     for folder in agents.iterdir() if agents.is_dir() else ():
         if is_id(folder.name) and folder.name not in known:
-            aside = folder.with_name(f"{folder.name}.{KEPT}{number}")
+            aside = folder.with_name(f"{folder.name}.{ASIDE}{number}")
             folder.rename(aside)
             report.kept.append(str(aside))
             message = f"no event mentions it; its files are in {aside}"
@@ -309,7 +309,7 @@ def _swap(root: Path, fresh: Path, number: int, report: RebuildReport) -> None:
     for part in PARTS:
         old = root / (DATABASE + part)
         if old.exists():
-            aside = root / f"{DATABASE}.{KEPT}{number}{part}"
+            aside = root / f"{DATABASE}.{ASIDE}{number}{part}"
             os.link(old, aside)
             report.kept.append(str(aside))
     sync_folder(root)
@@ -336,7 +336,7 @@ def _choose_number(root: Path) -> int:
     tasks = list_entries(root / "tasks")
     folders = [root, *tasks, *(task / "agents" for task in tasks)]
     names = [path.name for folder in folders for path in list_entries(folder)]
-    numbers = [name.partition(f".{KEPT}")[2].partition("-")[0] for name in names]
+    numbers = [name.partition(f".{ASIDE}")[2].partition("-")[0] for name in names]
     return 1 + max((int(each) for each in numbers if each.isdigit()), default=0)
 
 

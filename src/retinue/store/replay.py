@@ -173,7 +173,7 @@ class TaskReplay:
         logged = created.event.payload.get("context_json")
         kept = self._old.read_text("subagent", "context_json", **known)
         # The hash in the event decides which copy is the contract: files may have been edited.
-        for text in (logged, _read(path), kept):
+        for text in (logged, _read_text(path), kept):
             if isinstance(text, str) and text and hash_contract(text) == created.contract_sha256:
                 return contract_from_text(text), text
         why = "is not the contract it was created with" if path.exists() else "is missing"
@@ -223,7 +223,7 @@ class TaskReplay:
             if row["number"] == event.attempt
         ]
         if self._attempts[str(event.subagent)] == 1:
-            texts.append(_read(self._get_agent_folder(recorded) / "result.json"))
+            texts.append(_read_text(self._get_agent_folder(recorded) / "result.json"))
         return _find_matching(texts, recorded) or self._make_result(recorded)
 
     def _find_result(self, recorded: Recorded) -> Result:
@@ -242,7 +242,7 @@ class TaskReplay:
                 self.problems.append(make_problem("result_lost", str(path), message))
             return result
         whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
-        texts = [_read(path), self._old.read_text("result", "result_json", **whose)]
+        texts = [_read_text(path), self._old.read_text("result", "result_json", **whose)]
         found = _find_matching(texts, recorded)
         if found is None and is_last:
             self.problems.append(
@@ -258,7 +258,7 @@ class TaskReplay:
 
     def _iter_copies(self, recorded: Recorded) -> Iterator[str]:
         """Yield texts that may be the whole of a result."""
-        yield _read(self._get_agent_folder(recorded) / "result.json")
+        yield _read_text(self._get_agent_folder(recorded) / "result.json")
         whose = {"task_id": recorded.task, "sub_agent_id": recorded.event.subagent}
         for query in ("result", "attempts"):
             for row in self._old.iter_rows(query, **whose):
@@ -293,7 +293,7 @@ class TaskReplay:
             runtime = self._folder / "agents" / subagent.id / "runtime"
             if standing.holds_slot and not standing.in_attempt and _has_run(runtime, number):
                 known = self._records.get_task(task.id)
-                new = _start(subagent, number)
+                new = _make_start_events(subagent, number)
                 facts = EventFacts(attempt=_parse_attempt(new[-1]))
                 added += self._writer.append(known, new, facts, known.updated_at).recorded
         return added
@@ -315,7 +315,7 @@ def _has_run(runtime: Path, attempt: int) -> bool:
     """Return whether the folder shows that an attempt without a start event was executed."""
     if (runtime / "attempts" / str(attempt)).is_dir():
         return True  # moved aside for the next attempt
-    record = _read(runtime / "exit.json").encode()
+    record = _read_text(runtime / "exit.json").encode()
     if record and parse_ending(record).kind is not EndKind.LOST:
         return parse_ending(record, attempt).kind not in (EndKind.LOST, EndKind.NEVER_RAN)
     # No exit record: the streams belong to this attempt if those of the previous one were moved.
@@ -323,7 +323,7 @@ def _has_run(runtime: Path, attempt: int) -> bool:
     return begun and (runtime / "stdout.log").is_file()
 
 
-def _start(subagent: Subagent, attempt: int) -> list[Event]:
+def _make_start_events(subagent: Subagent, attempt: int) -> list[Event]:
     """Return the start events of an attempt whose process is no longer known."""
     summary = f"{subagent.id} attempt {attempt} had started, according to its folder"
     up = Event(type=events.STARTED, subagent=subagent.id, attempt=attempt, summary=summary)
@@ -394,7 +394,7 @@ def _to_texts(value: object) -> tuple[str, ...]:
     return tuple(str(each) for each in value) if isinstance(value, list) else ()
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return a file's text; empty if it is missing, too large or not a plain file."""
     try:
         sound = path.stat().st_size <= LARGEST_FILE

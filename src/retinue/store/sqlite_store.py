@@ -100,12 +100,12 @@ class SqliteStore:
             # Counted and inserted in one transaction: concurrent calls cannot exceed the limit.
             room = self._count_room(known, admission, len(new))
             at = self._now()
-            bound = self._bind(known, new, at)
-            created = [*admission.preface, *_make_admission_events(bound, admission.by, room)]
+            inserted = self._insert_drafts(known, new, at)
+            created = [*admission.preface, *_make_admission_events(inserted, admission.by, room)]
             done = self._writer.append(
-                known, created, NO_FACTS, at, {each.id: each for each in bound}
+                known, created, NO_FACTS, at, {each.id: each for each in inserted}
             )
-            names = iter([each.id for each in bound])
+            names = iter([each.id for each in inserted])
             every = [draft.id if draft.id in there else next(names) for draft in admission.drafts]
             if admission.key:
                 self._db.run(
@@ -303,13 +303,13 @@ class SqliteStore:
                 hint="wait until some have started, or cancel some",
             )
 
-    def _bind(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
+    def _insert_drafts(self, task: Task, drafts: Sequence[Draft], at: str) -> list[Subagent]:
         """Insert the drafts as subagents, each with its final id and step.
 
         Raises:
             BadInput: an id is taken.
         """
-        bound: list[Subagent] = []
+        inserted: list[Subagent] = []
         for number, draft in enumerate(drafts, start=task.next_step):
             step_idx = number if draft.step_idx is None else draft.step_idx
             name = draft.id or self._free_id(task, step_idx)
@@ -334,8 +334,8 @@ class SqliteStore:
                 created_at=at,
             )
             self._writer.insert_subagent(subagent)
-            bound.append(subagent)
-        return bound
+            inserted.append(subagent)
+        return inserted
 
     def _free_id(self, task: Task, step_idx: int) -> SubagentId:
         for number in count(step_idx + 1):
@@ -348,9 +348,9 @@ class SqliteStore:
         return self._db.fetch_one("subagent", task_id=task.id, sub_agent_id=name) is not None
 
 
-def _make_admission_events(bound: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
+def _make_admission_events(inserted: Sequence[Subagent], by: str, room: int) -> Iterator[Event]:
     """Yield the events of new subagents, with their contracts."""
-    for number, each in enumerate(bound):
+    for number, each in enumerate(inserted):
         # A very large contract is only in contract.json. A subagent that has to wait has no folder
         # yet, so its event contains the contract in any case.
         has_copy = len(each.contract_text) <= CONTRACT_LIMIT or number >= room

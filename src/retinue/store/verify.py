@@ -10,7 +10,6 @@ from pathlib import Path
 
 from retinue.core import events
 from retinue.core.errors import BadInput, IllegalTransition, IntegrityBroken, StorageFailed
-from retinue.core.events import Recorded
 from retinue.core.lifecycle import Standing, fold
 from retinue.core.subagent import Task
 from retinue.files import NotPlainFile, read_plain
@@ -22,7 +21,6 @@ from retinue.store.task_yaml import TaskFile
 
 Problem = dict[str, str]
 
-PAGE = 1000
 RESTORING = "'retinue steward stop', then 'retinue verify --rebuild' restores the log"
 FOLLOWING = "it is repaired automatically; if not, free space or restore write access"
 # A letter for each lifecycle event; WHOLE and PREFIX say in which order they may occur.
@@ -67,15 +65,9 @@ class Verifier:
         )
         return [problem for part in (*parts, self._check_copies(task)) for problem in part]
 
-    def _iter_events(self, task: Task) -> Iterator[Recorded]:
-        after = 0
-        while page := self._records.list_events(task.id, after=after, limit=PAGE):
-            yield from page
-            after = page[-1].seq
-
     def _check_numbering(self, task: Task) -> Iterator[Problem]:
         expected = 0
-        for expected, recorded in enumerate(self._iter_events(task), start=1):
+        for expected, recorded in enumerate(self._records.iter_events(task.id), start=1):
             if recorded.seq != expected:
                 yield make_problem("event_gap", task.id, f"event {expected} is missing")
                 return
@@ -85,7 +77,7 @@ class Verifier:
     def _check_subagents(self, task: Task) -> Iterator[Problem]:
         """Check that each subagent's row is the result of its events."""
         folded: dict[str, tuple[Standing, str]] = {}
-        for recorded in self._iter_events(task):
+        for recorded in self._records.iter_events(task.id):
             name = recorded.event.subagent
             if name is None:
                 continue
@@ -122,7 +114,9 @@ class Verifier:
             return
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()  # a torn line was never acknowledged, so it does not count
-        pairs = zip_longest(lines, (event_to_line(each) for each in self._iter_events(task)))
+        pairs = zip_longest(
+            lines, (event_to_line(each) for each in self._records.iter_events(task.id))
+        )
         for number, (line, expected) in enumerate(pairs, start=1):
             if line != expected:
                 kind, message = _describe_difference(number, line, expected)
@@ -159,8 +153,8 @@ class Verifier:
     def _restore_cut(self, path: Path, expected: bytes, mode: int) -> bool:
         """Restore a file that a power loss cut short; return whether it is whole again.
 
-        Such a file holds a beginning of what was written, or zeros. One with any other content was
-        changed by somebody, and is left as it is.
+        Such a file holds a beginning of what was written, or zeros. A file with any other content
+        was changed by a person or a program, and is left as it is.
         """
         if self._restore is None:
             return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from retinue.core.conversation import Used
+from retinue.core.conversation import ReplyUsage
 
 SECONDS = 10.0
 
@@ -34,8 +34,8 @@ class TrafficReport:
     over_budget: bool = False  # the contract's budget is used up
     recalled: bool = False  # a request held the expected words
 
-    def count_since(self, before: TrafficReport) -> Used:
-        return Used(
+    def count_since(self, before: TrafficReport) -> ReplyUsage:
+        return ReplyUsage(
             input_tokens=self.input_tokens - before.input_tokens,
             output_tokens=self.output_tokens - before.output_tokens,
             cost=self.cost - before.cost,

@@ -56,9 +56,9 @@ class TeamEnvironment:
         )
 
     @property
-    def homes(self) -> Path:
+    def members_folder(self) -> Path:
         """Parent of the members' folders in a team of several."""
-        return self.workspace / self.contract.homes
+        return self.workspace / self.contract.members_folder
 
     @property
     def apart(self) -> list[Path]:
@@ -71,7 +71,7 @@ class TeamEnvironment:
     @property
     def snapshots(self) -> Path:
         """Folder with a link to the files of each answer, by its label."""
-        return self.homes / SNAPSHOTS
+        return self.members_folder / SNAPSHOTS
 
     @property
     def winner(self) -> Path:
@@ -80,7 +80,7 @@ class TeamEnvironment:
 
     @property
     def temporary(self) -> Path:
-        return self.homes / TEMPORARY
+        return self.members_folder / TEMPORARY
 
     def find_home(self, member: MemberId) -> Path:
         return self.workspace / self.contract.find_member_folder(member)

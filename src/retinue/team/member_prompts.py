@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from retinue.core.contract import FILES, Context, Contract, Outputs, context_places
+from retinue.core.contract import FILES, Context, Contract, Outputs, list_context_places
 from retinue.core.ids import MemberId
 from retinue.core.prompts import format_success_criteria
 from retinue.core.task_config import ISOLATED
@@ -67,7 +67,7 @@ def _format_context(context: Context, folder: str) -> str:
     """List the context paths and where the member finds them."""
     lines = [
         f"- {_quote_path(path)}, also at {_quote_path(f'{folder}/{place}')}"
-        for path, place in context_places(context)
+        for path, place in list_context_places(context)
     ]
     lines += [
         f"- {_quote_path(f'{folder}/{FILES}/{PurePosixPath(path).name}')}, "

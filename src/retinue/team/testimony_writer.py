@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from retinue.core.conversation import Turn, Used
+from retinue.core.conversation import ReplyUsage, Turn
 from retinue.core.ids import MemberId
 from retinue.core.voting import Table
 from retinue.files import storage_failures, write_all, write_atomic
@@ -79,7 +79,7 @@ class TestimonyWriter:
         self._now = now
         self._began = time.time()
         self._since = time.monotonic()
-        self._used = dict.fromkeys(members, Used())
+        self._used = dict.fromkeys(members, ReplyUsage())
         self._history: list[dict[str, Any]] = []
         self.has_unwritten_spending = (
             False  # whether there is spending that status.json does not show
@@ -90,7 +90,7 @@ class TestimonyWriter:
         self._lacks: dict[str, str] = {}  # last note on missing files, by subject
         self._agents: dict[MemberId, dict[str, Any]] = {}  # what coding agents do
 
-    def record_spending(self, member: MemberId, used: Used) -> None:
+    def record_spending(self, member: MemberId, used: ReplyUsage) -> None:
         self._used[member] += used
         self.has_unwritten_spending = True
 
@@ -169,7 +169,7 @@ class TestimonyWriter:
         return copy
 
     def write_status(self, table: Table) -> None:
-        total = sum(self._used.values(), Used())
+        total = sum(self._used.values(), ReplyUsage())
         document = {
             "meta": {
                 "elapsed_seconds": round(time.monotonic() - self._since, 3),
@@ -226,7 +226,7 @@ class TestimonyWriter:
             file.write(json.dumps(notice, ensure_ascii=True) + "\n")
 
 
-def _format_usage(used: Used) -> dict[str, int | float]:
+def _format_usage(used: ReplyUsage) -> dict[str, int | float]:
     return {
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from retinue.core.contract import ISOLATED_PLACE, Contract, context_places
+from retinue.core.contract import ISOLATED_PLACE, Contract, list_context_places
 from retinue.core.errors import LaunchFailed, Refused, StorageFailed
 from retinue.core.gate_notes import format_gate_note
 from retinue.core.ids import TaskId
@@ -40,7 +40,7 @@ from retinue.files import (
     storage_failures,
     unlock_folders,
 )
-from retinue.formats.event_json import to_line
+from retinue.formats.json_text import to_line
 from retinue.formats.result_json import json_to_text, result_to_json, result_to_text
 from retinue.formats.steward_protocol import DESK, SOCKET
 from retinue.ports import LaunchOrder
@@ -524,7 +524,7 @@ def _find_context_place(subagent: Subagent, folder: str) -> str:
 def _build_views(subagent: Subagent, folder: str) -> tuple[tuple[str, str], ...]:
     """Return pairs of a place in the context folder and the path shown there."""
     here = _find_context_place(subagent, folder)
-    places = context_places(subagent.contract.context)
+    places = list_context_places(subagent.contract.context)
     views = tuple((f"{here}/{place}", path) for path, place in places)
     return ((here, f"{folder}/context"), *views) if here == ISOLATED_PLACE else views
 

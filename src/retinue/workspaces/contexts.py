@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from retinue.core.contract import FILES, PATHS, Context, PathIdentity, context_places
+from retinue.core.contract import FILES, PATHS, Context, PathIdentity, list_context_places
 from retinue.core.errors import BadInput, LaunchFailed
 from retinue.files import (
     ROOT_MARKS,
@@ -433,7 +433,7 @@ def lay_out(context: Context, folder: Path) -> None:
     if not context.paths and not context.files:
         make_folder(folder, mode=0o755)  # the child may run as another user
         return
-    places = context_places(context)
+    places = list_context_places(context)
     with storage_failures(folder):
         _own(folder)
         for name in (FILES, PATHS):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.core.errors import LimitExceeded
-from retinue.files import is_mark, is_opaque, storage_failures
+from retinue.files import is_opaque, is_whiteout, storage_failures
 from retinue.workspaces.child_files import TreeWalk, open_child_folder
 from retinue.workspaces.owned_files import remove_tree
 
@@ -48,7 +48,7 @@ class LowerLayers:
                 continue
             except NotADirectoryError:
                 return None
-            return None if is_mark(status) else place
+            return None if is_whiteout(status) else place
         return None
 
     def read_status(self, path: str) -> os.stat_result | None:
@@ -206,7 +206,7 @@ def _list_seen(
     for top in tops:
         for name, status, opaque in _list_layer(top, above, left):
             folder = stat.S_ISDIR(status.st_mode)
-            if name not in closed and not is_mark(status) and (folder or name not in found):
+            if name not in closed and not is_whiteout(status) and (folder or name not in found):
                 found[name] = (*found.get(name, ()), top) if folder else ()
             if not folder or opaque:
                 closed.add(name)
@@ -313,7 +313,7 @@ def _clear_marks(workspace: Path) -> None:
         if is_opaque(here):
             os.removexattr(here, "user.overlay.opaque", follow_symlinks=False)
         for entry in folder.entries:
-            if is_mark(entry.stat(follow_symlinks=False)):
+            if is_whiteout(entry.stat(follow_symlinks=False)):
                 os.unlink(entry.name, dir_fd=folder.descriptor)
 
 

@@ -21,7 +21,7 @@ from retinue.core.result import Testimony
 from retinue.core.subagent import Subagent
 from retinue.core.text import clean_text
 from retinue.core.voting import SNAPSHOTS, TEMPORARY, WINNER
-from retinue.files import is_mark
+from retinue.files import is_whiteout
 from retinue.formats.steward_protocol import MOST_FILES
 from retinue.formats.testimony_json import entry_from_line, parse_testimony
 from retinue.workspaces.agent_folder import CONVERSATION, FolderWorkspace
@@ -144,7 +144,7 @@ def _walk(top: Path) -> Iterator[ListedFile]:
             with suppress(OSError):  # removed in the meantime
                 status = entry.stat(follow_symlinks=False)
                 if not (
-                    entry.name in NOT_THEIRS or stat.S_ISDIR(status.st_mode) or is_mark(status)
+                    entry.name in NOT_THEIRS or stat.S_ISDIR(status.st_mode) or is_whiteout(status)
                 ):
                     yield _to_listed_file(folder.path + entry.name, status)
 
@@ -263,6 +263,9 @@ def _list_team_paths(workspace: Path, subagent: Subagent) -> list[str]:
     members = [name for name, _ in contract.list_members(subagent.id)]
     if len(members) < 2:
         return []
-    decided = (workspace / contract.homes / SNAPSHOTS / WINNER).is_symlink()
+    decided = (workspace / contract.members_folder / SNAPSHOTS / WINNER).is_symlink()
     own = map(contract.find_member_folder, members if decided else ())
-    return [*own, *(f"{contract.homes}/{name}".lstrip("/") for name in (SNAPSHOTS, TEMPORARY))]
+    return [
+        *own,
+        *(f"{contract.members_folder}/{name}".lstrip("/") for name in (SNAPSHOTS, TEMPORARY)),
+    ]

@@ -356,7 +356,7 @@ def test_a_verb_unknown_to_an_older_steward_hints_at_its_version(code: str, mess
         await steward.say({"id": number, "error": said})
         with pytest.raises(BadInput, match=message) as refused:
             await call
-        assert refused.value.hint == steward_protocol.OTHER_VERSION
+        assert refused.value.hint == steward_protocol.OTHER_VERSION_HINT
 
     playing(scene)
 

@@ -42,9 +42,12 @@ def test_the_settings_of_a_running_hub_are_not_changed(tmp_path: Path) -> None:
     hub.prepare(listen="127.0.0.1:4222")
     before = (hub.folder / SETTINGS).read_bytes(), (hub.folder / CONFIG).read_bytes()
     # A server is known by the configuration in its command line.
-    words = [sys.executable, "-c", "input()", str(hub.folder / CONFIG)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as server:
+    words = [sys.executable, "-uc", "print(); input()", str(hub.folder / CONFIG)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as server:
         try:
+            assert server.stdout is not None
+            server.stdout.readline()  # its command line is there now
             (hub.folder / PROCESS).write_text(f"{server.pid}\n")
             with pytest.raises(Refused) as refused:
                 hub.prepare(listen="127.0.0.1:5000", lease_s=60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.agent_cli_tools import own_tools, restrict_command
+from retinue.core.agent_cli_tools import list_native_tools, restrict_command
 from retinue.core.contract import TOOLS
 from retinue.core.errors import BadInput
 
@@ -16,7 +16,7 @@ HAD_BY_CLAUDE = {"read_file", "write_file", "edit_file", "list_files", "search_f
 
 def refusal(*command: str, tools: tuple[str, ...] = ("read_file",)) -> BadInput:
     with pytest.raises(BadInput) as caught:
-        restrict_command(command, tools, hands_on=False)
+        restrict_command(command, tools, may_delegate=False)
     assert caught.value.code == "tools_not_enforced"
     return caught.value
 
@@ -35,11 +35,11 @@ def test_claude_gets_the_complete_list_of_its_tools(tools: tuple[str, ...], own:
     command = ("/opt/bin/claude", "-p", "Look around", "--model=opus", "--verbose")
     words = (f"--tools={own}", f"--allowedTools={own}", *SHUT)
     expected = (command[0], *words, *command[1:])
-    assert restrict_command(command, tools, hands_on=False) == expected
-    assert own_tools(expected) == frozenset(filter(None, own.split(",")))
-    assert own_tools(command) is None and own_tools((*command, SHUT[0])) is None
+    assert restrict_command(command, tools, may_delegate=False) == expected
+    assert list_native_tools(expected) == frozenset(filter(None, own.split(",")))
+    assert list_native_tools(command) is None and list_native_tools((*command, SHUT[0])) is None
     behind = ("env", "A=b", "C=d=e")
-    assert restrict_command(behind + command, tools, hands_on=False) == behind + expected
+    assert restrict_command(behind + command, tools, may_delegate=False) == behind + expected
 
 
 @pytest.mark.requirement("R101")
@@ -65,7 +65,7 @@ def test_claude_can_be_restricted_only_in_print_mode() -> None:
 def test_a_tool_that_claude_lacks_needs_permission_to_delegate(tool: str) -> None:
     refused = refusal("claude", "-p", "go", tools=("read_file", tool))
     assert tool in refused.message and "run_command" in refused.hint
-    words = restrict_command(("claude", "-p", "go"), ("read_file", tool), hands_on=True)
+    words = restrict_command(("claude", "-p", "go"), ("read_file", tool), may_delegate=True)
     assert words[1:3] == ("--tools=Read", "--allowedTools=Read")
 
 
@@ -86,5 +86,5 @@ def test_an_agent_without_an_allow_list_is_refused_with_the_reason(
 )
 def test_other_commands_take_tools_only_for_delegation(command: tuple[str, ...]) -> None:
     assert "claude" in refusal(*command).hint
-    assert restrict_command(command, (), hands_on=False) == command
-    assert restrict_command(command, ("read_file",), hands_on=True) == command
+    assert restrict_command(command, (), may_delegate=False) == command
+    assert restrict_command(command, ("read_file",), may_delegate=True) == command

@@ -37,9 +37,9 @@ def test_the_heading_is_the_title_the_first_line_or_the_command(brief: Brief, he
 
 
 def test_a_team_is_retried_once_and_a_command_only_if_timeouts_are_retried() -> None:
-    assert Brief("x").usual_retries(command=False) == 1
-    assert Brief(argv=["x"]).usual_retries(command=True) == 0
-    assert Brief(argv=["x"], retry_on_timeout=True).usual_retries(command=True) == 1
+    assert Brief("x").default_retries(command=False) == 1
+    assert Brief(argv=["x"]).default_retries(command=True) == 0
+    assert Brief(argv=["x"], retry_on_timeout=True).default_retries(command=True) == 1
 
 
 def test_the_heading_is_one_short_line() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.core.contract import Context, context_places, original_path
+from retinue.core.contract import Context, find_original_path, list_context_places
 
 ROOT = "/p/.retinue"
 OUTPUT = f"{ROOT}/tasks/t/agents/a/workspace"
@@ -10,7 +10,7 @@ OUTPUT = f"{ROOT}/tasks/t/agents/a/workspace"
 
 def test_a_nested_path_has_its_own_place_only_if_hidden_in_the_outer_one() -> None:
     context = Context(base="/p", paths=("/p", "/p/src", OUTPUT), hidden=(ROOT,))
-    assert context_places(context) == [
+    assert list_context_places(context) == [
         ("/p", "paths"),
         (OUTPUT, "paths/.retinue/tasks/t/agents/a/workspace"),
     ]
@@ -18,12 +18,14 @@ def test_a_nested_path_has_its_own_place_only_if_hidden_in_the_outer_one() -> No
 
 def test_outside_paths_of_the_same_name_have_two_places() -> None:
     context = Context(base="/p", paths=("/a/lib", "/b/lib", "/a/lib/x"))
-    assert context_places(context) == [("/a/lib", "outside/lib"), ("/b/lib", "outside/lib-2")]
+    assert list_context_places(context) == [("/a/lib", "outside/lib"), ("/b/lib", "outside/lib-2")]
 
 
 def test_a_place_maps_back_to_its_original_path() -> None:
     context = Context(base="/p", paths=("/p/src", "/q/lib", OUTPUT), hidden=(ROOT,))
-    assert original_path(context, "paths/src/a/b.py") == "/p/src/a/b.py"
-    assert original_path(context, "outside/lib") == "/q/lib"
-    assert original_path(context, f"paths{OUTPUT.removeprefix('/p')}/f") == f"{OUTPUT}/f"
-    assert original_path(context, "paths/other") == original_path(context, "files/x") == ""
+    assert find_original_path(context, "paths/src/a/b.py") == "/p/src/a/b.py"
+    assert find_original_path(context, "outside/lib") == "/q/lib"
+    assert find_original_path(context, f"paths{OUTPUT.removeprefix('/p')}/f") == f"{OUTPUT}/f"
+    assert (
+        find_original_path(context, "paths/other") == find_original_path(context, "files/x") == ""
+    )

@@ -33,7 +33,7 @@ def standing(
         standing=Standing(state=state, final_status=final, blocked=blocked),
     )
     course.active.pop(name, None)
-    (course.over if state is State.CLOSED else course.active)[name] = known
+    (course.closed if state is State.CLOSED else course.active)[name] = known
 
 
 def joined(course: PlanProgress, name: str, commit: str = "") -> None:

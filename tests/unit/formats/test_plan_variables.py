@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.plan import Plan
-from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json
+from retinue.formats.plan_document import load_stored_plan, parse_plan, plan_to_json
 
 TRANSLATE = """
 goal: Translate {{what}}
@@ -57,7 +57,7 @@ def test_the_caller_replaces_a_variable() -> None:
 
 def test_the_stored_plan_is_the_expanded_one() -> None:
     plan = parse(TRANSLATE)
-    assert load_kept_plan(plan_to_json(plan)) == plan
+    assert load_stored_plan(plan_to_json(plan)) == plan
 
 
 def test_braces_mean_nothing_in_a_plan_without_variables() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from retinue.core.answer_schema import Mismatch
 from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
 from retinue.core.result import Result, Status, TokenUsage
 from retinue.formats.result_json import (
     batch_to_json,
+    parse_structured_answer,
     result_from_json,
     result_from_text,
     result_to_json,
@@ -183,3 +185,9 @@ def test_a_batch_succeeds_if_all_results_do() -> None:
     done = replace(BARE, status=Status.COMPLETED, answer="x")
     assert batch_to_json([done, done])["success"] is True
     assert batch_to_json([done, replace(done, status=Status.PARTIAL)])["success"] is False
+
+
+@pytest.mark.parametrize("text", ["1e999", "[-1e999]", "NaN", "Infinity"])
+def test_an_answer_with_a_number_that_json_lacks_does_not_fit(text: str) -> None:
+    with pytest.raises(Mismatch, match="not one JSON document"):
+        parse_structured_answer(text, "true")

@@ -18,7 +18,7 @@ MANY = 100  # bytes of a line
 
 
 def test_a_request_is_one_line_with_version_number_verb_and_parameters() -> None:
-    line = steward_protocol.request(7, "subagent.list", {"task": "site\né"})
+    line = steward_protocol.encode_request(7, "subagent.list", {"task": "site\né"})
     assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
     assert steward_protocol.decode(line) == {
         "v": 1,
@@ -31,7 +31,7 @@ def test_a_request_is_one_line_with_version_number_verb_and_parameters() -> None
 
 def test_a_request_larger_than_a_steward_reads_is_refused_before_it_is_sent() -> None:
     with pytest.raises(BadInput, match="32 MiB"):
-        steward_protocol.request(1, "x", {"text": "x" * steward_protocol.MAX_REQUEST})
+        steward_protocol.encode_request(1, "x", {"text": "x" * steward_protocol.MAX_REQUEST})
 
 
 @pytest.mark.parametrize(

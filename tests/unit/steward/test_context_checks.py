@@ -17,7 +17,7 @@ from retinue.core.subagent import Subagent
 from retinue.core.task_config import TaskConfig
 from retinue.steward.contract_factory import SpawnRequest
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks
-from support.stage import Stage, make_binder
+from support.stage import Stage, make_contract_factory
 
 BOUND_S = 20.0
 CALLS = 5
@@ -58,17 +58,17 @@ def test_each_subagent_has_one_context_check_at_a_time(
 ) -> None:
     stage, above = parent
     tasks = SlowTasks()
-    binder = make_binder(tasks, FakeRuntime(FakeMachine()), lambda _: Budget())
+    factory = make_contract_factory(tasks, FakeRuntime(FakeMachine()), lambda _: Budget())
     task = stage.records.get_task(stage.task)
     brief = Brief("part", argv=("true",), context_paths=["a"])
     request = SpawnRequest(briefs=[brief], base=Path("/"), parent=above)
 
     async def whole() -> None:
-        first = asyncio.create_task(binder.bind(task, request))
+        first = asyncio.create_task(factory.make_admission(task, request))
         assert await asyncio.to_thread(tasks.began.acquire, timeout=BOUND_S)
         if leaves:
             first.cancel()
-        others = [asyncio.create_task(binder.bind(task, request)) for _ in range(CALLS)]
+        others = [asyncio.create_task(factory.make_admission(task, request)) for _ in range(CALLS)]
         another = await asyncio.to_thread(tasks.began.acquire, timeout=0.3)
         tasks.go_on.set()
         assert not another, "a second check was begun beside the first"

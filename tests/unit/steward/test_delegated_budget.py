@@ -14,7 +14,7 @@ from retinue.core.subagent import Subagent
 from retinue.core.task_config import TaskConfig
 from retinue.steward.contract_factory import SpawnRequest
 from support.fakes import FakeMachine, FakeRuntime, FakeTasks
-from support.stage import Stage, make_binder
+from support.stage import Stage, make_contract_factory
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def test_each_subagent_gets_a_share_and_the_parent_keeps_one(
     stage, above = parent
     tasks = FakeTasks(TaskConfig(max_concurrent=9, min_timeout_ms=1, budget=asked))
     left = Budget(tokens=600, turns=6)
-    binder = make_binder(tasks, FakeRuntime(FakeMachine()), lambda each: left)
+    factory = make_contract_factory(tasks, FakeRuntime(FakeMachine()), lambda each: left)
     briefs = [Brief("part", argv=("true",)) for _ in range(children)]
     task = stage.records.get_task(stage.task)
-    admission = asyncio.run(binder.bind(task, _request(briefs, above)))
+    admission = asyncio.run(factory.make_admission(task, _request(briefs, above)))
     assert [draft.contract.budget for draft in admission.drafts] == [given] * children
 
 
@@ -62,9 +62,9 @@ def test_the_budget_of_a_parent_is_read_once_per_call(
         return Budget(tokens=1510)
 
     tasks = FakeTasks(TaskConfig(max_concurrent=200, min_timeout_ms=1))
-    binder = make_binder(tasks, FakeRuntime(FakeMachine()), left)
+    factory = make_contract_factory(tasks, FakeRuntime(FakeMachine()), left)
     briefs = [Brief("part", argv=("true",)) for _ in range(150)]
     task = stage.records.get_task(stage.task)
-    admission = asyncio.run(binder.bind(task, _request(briefs, above)))
+    admission = asyncio.run(factory.make_admission(task, _request(briefs, above)))
     assert {draft.contract.budget.tokens for draft in admission.drafts} == {10}
     assert asked == [above]

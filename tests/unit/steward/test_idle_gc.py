@@ -18,8 +18,8 @@ TASK = TaskId("t")
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Queue[float]]:
     """Record of full garbage collections."""
-    monkeypatch.setattr(__main__, "QUIET_S", 0.02)
-    monkeypatch.setattr(__main__, "ENOUGH", 0)
+    monkeypatch.setattr(__main__, "IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(__main__, "MIN_YOUNG_COLLECTIONS", 0)
     collected: asyncio.Queue[float] = asyncio.Queue()
 
     def hear(phase: str, info: dict[str, int]) -> None:

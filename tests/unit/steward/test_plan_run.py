@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import Refused, StorageFailed
-from retinue.core.join_result import CONFLICT, JoinFailed, JoinOutcome, Merged
+from retinue.core.join_result import CONFLICT, JoinFailed, JoinOutcome, MergedTree
 from retinue.core.lifecycle import State
 from retinue.core.plan import COPY, MERGE, Plan, PlanStep
 from retinue.core.result import Result
@@ -221,7 +221,7 @@ class FullChecking(BrokenJoining):
         super().__init__()
         self.discarded: list[LaunchOrder] = []
 
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> LaunchOrder:
+    async def check_out(self, subagent: Subagent, merged: MergedTree | None) -> LaunchOrder:
         return make_launch_order(subagent, Path("/w"), Path("/w/runtime"), environment={})
 
     def note(self, order: LaunchOrder, identity: ProcessIdentity) -> None:

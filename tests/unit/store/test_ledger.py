@@ -124,7 +124,7 @@ def test_requests_are_listed_in_the_order_in_which_they_ended(tmp_path: Path) ->
     entry = desk.books.book(replace(long, status="open"), 0)
     desk.spend("a", 20)
     desk.books.book(long, entry)
-    paid = PageQueries(database, desk.records).list_paid(TASK.id, SubagentId("a"))
+    paid = PageQueries(database, desk.records).list_model_requests(TASK.id, SubagentId("a"))
     database.close()
     assert [each.spending.input_tokens for each in paid] == [20, 10]
     assert [each.ts for each in paid] == sorted(each.ts for each in paid)

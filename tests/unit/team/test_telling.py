@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.contract import Contract, Execution, Parent, Permissions, Step, Team, TeamMember
-from retinue.core.conversation import Call, Reply, Tool, Turn, Used
+from retinue.core.conversation import Call, Reply, ReplyUsage, Tool, Turn
 from retinue.formats.contract_json import contract_to_text
 from retinue.team.environment import read_environment
 from retinue.team.team_main import work
@@ -31,7 +31,7 @@ class Scripted:
 
 def called(tool: str, tokens: int, **arguments: object) -> Reply:
     call = Call(id=f"c{tokens}", tool=tool, arguments=arguments)
-    return Reply(calls=(call,), used=Used(input_tokens=tokens))
+    return Reply(calls=(call,), used=ReplyUsage(input_tokens=tokens))
 
 
 def play(folder: Path, script: Script, *tools: str) -> tuple[int, Scripted]:
@@ -100,7 +100,7 @@ def test_of_two_answers_in_one_reply_the_last_one_wins(tmp_path: Path) -> None:
     calls = tuple(
         Call(id=text, tool="new_answer", arguments={"content": text}) for text in ("one", "two")
     )
-    play(tmp_path, [lambda: Reply(calls=calls, used=Used(input_tokens=3))])
+    play(tmp_path, [lambda: Reply(calls=calls, used=ReplyUsage(input_tokens=3))])
     assert (tmp_path / "answer").read_text() == "two"
     assert status(tmp_path)["agents"]["a"]["answer_count"] == 2
 

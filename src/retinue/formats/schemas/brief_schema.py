@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from retinue.core.answer_schema import KNOWN, NOTES, UnusableSchema, require_usable_schema
 from retinue.core.brief import Brief, Integration
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
@@ -14,6 +13,7 @@ from retinue.core.ids import require_id
 from retinue.core.task_config import require_duration
 from retinue.core.text import clean_text
 from retinue.core.variables import parse_secrets, require_variables
+from retinue.formats.schemas.validation_errors import require_answer_schema
 
 MAX_TEXT = 1024 * 1024
 MAX_ARGV = 8 * 1024 * 1024
@@ -104,6 +104,8 @@ def _parse_brief(item: Any, index: int) -> Brief:
     timeout = model.timeout_seconds
     if timeout is not None:
         timeout = require_duration(timeout, f"tasks[{index}].timeout_seconds")
+    if model.answer_schema is not None:
+        require_answer_schema(model.answer_schema, f"tasks[{index}].answer_schema")
     return Brief(
         model.task,
         id=model.subagent_id,
@@ -127,7 +129,7 @@ def _parse_brief(item: Any, index: int) -> Brief:
         agent=model.agent,
         model=model.model,
         access=model.access,
-        answer_schema=_check_schema(model.answer_schema, index),
+        answer_schema=model.answer_schema,
         turns=model.turns,
         on=(model.on,) if isinstance(model.on, str) else tuple(model.on),
         env=model.env or None,
@@ -137,21 +139,6 @@ def _parse_brief(item: Any, index: int) -> Brief:
         redact=model.redact,
         python=model.python or False,
     )
-
-
-def _check_schema(schema: dict[str, Any] | None, index: int) -> dict[str, Any] | None:
-    """Return the JSON schema of an answer, if every condition in it can be checked."""
-    if schema is None:
-        return None
-    try:
-        require_usable_schema(schema)
-    except UnusableSchema as why:
-        raise BadInput(
-            f"tasks[{index}].answer_schema: {why}",
-            code="invalid_schema",
-            hint=f"supported keywords: {', '.join(sorted(KNOWN - NOTES))}",
-        ) from None
-    return schema
 
 
 def _mark_surrogates(item: Any) -> Any:

@@ -398,12 +398,12 @@ class SubagentLimits(Section):
 
     def to_bounds(self) -> Bounds:
         """Return the limits, with defaults for those that are not set."""
-        usual = Bounds()
+        default = Bounds()
         return Bounds(
-            memory_mb=max(1, round(self.memory_mb or usual.memory_mb)),
-            processes=self.processes or usual.processes,
-            file_mb=max(1, round(self.file_mb or usual.file_mb)),
-            cpus=float(self.cpus or usual.cpus),
+            memory_mb=max(1, round(self.memory_mb or default.memory_mb)),
+            processes=self.processes or default.processes,
+            file_mb=max(1, round(self.file_mb or default.file_mb)),
+            cpus=float(self.cpus or default.cpus),
         )
 
 

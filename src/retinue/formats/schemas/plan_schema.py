@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from retinue.core.answer_schema import UnusableSchema, require_usable_schema
 from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
 from retinue.core.ids import make_slug
@@ -29,6 +28,7 @@ from retinue.formats.schemas.validation_errors import (
     Name,
     Word,
     make_value_error,
+    require_answer_schema,
     validate_document,
 )
 from retinue.formats.yaml_document import Place, load_yaml
@@ -61,7 +61,7 @@ def expand_plan(
         return document, lines
     variables = _read_variables(document.get(VARS, {}), given)
     top = {name: value for name, value in document.items() if name not in (VARS, "steps")}
-    expanded = _fill(top, variables, "the plan")
+    expanded = _fill_placeholders(top, variables, "the plan")
     if not isinstance(steps, list):
         return {**expanded, "steps": steps}, lines
     made: list[object] = []
@@ -102,7 +102,7 @@ def _expand_step(
     """Yield the steps that this one stands for; add their ids to `groups` under its own id."""
     where = f"steps[{number}]"
     if not isinstance(step, dict) or MATRIX not in step:
-        yield _fill(step, variables, where)
+        yield _fill_placeholders(step, variables, where)
         return
     matrix = _read_matrix(step[MATRIX], f"{where}.matrix", variables)
     rest = {name: value for name, value in step.items() if name != MATRIX}
@@ -113,7 +113,7 @@ def _expand_step(
     base = own or make_slug(str(rest.get("title", ""))) or f"step-{number + 1}"
     for values in product(*matrix.values()):
         here = {**variables, **dict(zip(matrix, values, strict=True))}
-        made = _fill(rest, here, where)
+        made = _fill_placeholders(rest, here, where)
         if not _PLACEHOLDER.search(base):
             parts = (make_slug(value) or "x" for value in values)
             made["id"] = "-".join((base, *parts))
@@ -138,7 +138,7 @@ def _read_matrix(found: object, where: str, variables: Values) -> dict[str, list
     return matrix
 
 
-def _fill(value: Any, variables: Values, where: str) -> Any:
+def _fill_placeholders(value: Any, variables: Values, where: str) -> Any:
     """Return the value with the placeholders in all of its texts replaced; keys stay as they are.
 
     Values are not looked at again: a variable whose value is `{{name}}` gives these characters.
@@ -146,9 +146,9 @@ def _fill(value: Any, variables: Values, where: str) -> Any:
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda found: _look_up(found[1], variables, where), value)
     if isinstance(value, list):
-        return [_fill(each, variables, where) for each in value]
+        return [_fill_placeholders(each, variables, where) for each in value]
     if isinstance(value, dict):
-        return {name: _fill(each, variables, where) for name, each in value.items()}
+        return {name: _fill_placeholders(each, variables, where) for name, each in value.items()}
     return value
 
 
@@ -302,15 +302,15 @@ def plan_from_json(document: object) -> Plan:
     return _check_plan(validate_document(PlanModel, document, where="plan"), "plan")
 
 
-def read_kept_plan(document: object) -> Plan:
+def read_stored_plan(document: object) -> Plan:
     """Parse the stored plan of a run."""
     # The plan was checked when the run began. Rules of a later version must not stop it.
-    return _plan(validate_document(PlanModel, document, where="plan"))
+    return _to_plan(validate_document(PlanModel, document, where="plan"))
 
 
 def _check_plan(model: PlanModel, where: str) -> Plan:
     try:
-        plan = _plan(model)
+        plan = _to_plan(model)
         for number, step in enumerate(plan.steps):
             _require_no_sources(step, number)
         require_sound_plan(plan)
@@ -319,10 +319,12 @@ def _check_plan(model: PlanModel, where: str) -> Plan:
     return plan
 
 
-def _plan(model: PlanModel) -> Plan:
+def _to_plan(model: PlanModel) -> Plan:
     # With a base, steps are merged unless they say otherwise.
-    usual = MERGE if model.base else NONE
-    steps = [_step(step, place, usual) for place, step in enumerate(model.steps)]
+    default_integration = MERGE if model.base else NONE
+    steps = [
+        _to_plan_step(step, place, default_integration) for place, step in enumerate(model.steps)
+    ]
     return Plan(
         goal=model.goal,
         repository=model.base.repository if model.base else "",
@@ -346,7 +348,7 @@ def _depend_on_candidates(step: PlanStep, steps: Sequence[PlanStep]) -> PlanStep
     return replace(step, depends_on=tuple(names))
 
 
-def _step(step: StepSection, number: int, usual: str) -> PlanStep:
+def _to_plan_step(step: StepSection, number: int, default_integration: str) -> PlanStep:
     first = step.description.strip().partition("\n")[0]
     judged = step.reviews or step.votes_on
     if not (step.command or first or step.title.strip() or judged):
@@ -362,7 +364,7 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
             hint="give the agent its work as the description",
         )
     title = step.title or first or " ".join(step.command) or step.id or f"Judge {judged}"
-    # Who judges changes nothing, unless the plan says that it may.
+    # A step that judges others may only read, unless the plan grants it more.
     access = step.access or (READ if judged else "")
     return PlanStep(
         id=step.id or make_slug(step.title) or f"step-{number + 1}",
@@ -376,7 +378,7 @@ def _step(step: StepSection, number: int, usual: str) -> PlanStep:
         type=step.type,
         refine=step.refine,
         verify=tuple(step.verify),
-        integration=step.integration or (NONE if access == READ or judged else usual),
+        integration=step.integration or (NONE if access == READ or judged else default_integration),
         destination=step.destination or "",
         timeout_seconds=step.timeout_seconds,
         retries=step.retries,
@@ -436,7 +438,9 @@ def _require_no_sources(step: PlanStep, number: int) -> None:
 
 
 def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
-    schema = _check_schema(step.answer_schema, number)
+    schema = step.answer_schema
+    if schema is not None:
+        require_answer_schema(schema, f"steps[{number}].answer_schema")
     if step.votes_on and schema is not None:
         raise BadInput(
             f"steps[{number}].answer_schema: a vote has a schema of its own", code="invalid_plan"
@@ -450,12 +454,3 @@ def _check_verdict(step: StepSection, number: int) -> dict[str, Any] | None:
             hint="leave answer_schema out for the usual verdict",
         )
     return schema or VERDICT
-
-
-def _check_schema(schema: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    if schema is not None:
-        try:
-            require_usable_schema(schema)
-        except UnusableSchema as why:
-            raise BadInput(f"steps[{number}].answer_schema: {why}", code="invalid_schema") from None
-    return schema

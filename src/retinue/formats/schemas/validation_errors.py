@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from retinue.core.answer_schema import KNOWN, NOTES, UnusableSchema, require_usable_schema
 from retinue.core.errors import BadInput
 from retinue.core.ids import is_id
 from retinue.core.task_config import DURATION, is_duration
@@ -70,7 +71,7 @@ def validate_document(
     # A misspelled key often causes the other errors, for example a missing one.
     unknown = [each for each in details if each["type"] == "extra_forbidden"]
     first = (unknown or details)[0]
-    place = (*under, *first["loc"], *_own_key(first))
+    place = (*under, *first["loc"], *_find_conflicting_key(first))
     line = _find_line(place, lines or {})
     start = f"{where}: line {line}" if line else where
     if unknown:
@@ -79,7 +80,23 @@ def validate_document(
     raise BadInput(f"{start}: {_format_place(place)}: {_format_problem(first)}", code="bad_config")
 
 
-def _own_key(detail: ErrorDetails) -> Place:
+def require_answer_schema(schema: Mapping[str, Any], where: str) -> None:
+    """Check that every condition in the JSON schema of an answer can be checked.
+
+    Raises:
+        BadInput: one cannot; names the keyword.
+    """
+    try:
+        require_usable_schema(schema)
+    except UnusableSchema as why:
+        raise BadInput(
+            f"{where}: {why}",
+            code="invalid_schema",
+            hint=f"supported keywords: {', '.join(sorted(KNOWN - NOTES))}",
+        ) from None
+
+
+def _find_conflicting_key(detail: ErrorDetails) -> Place:
     return (str(detail["ctx"]["key"]),) if detail["type"] == "disagreement" else ()
 
 
@@ -145,20 +162,20 @@ def _format_unknown_key(model: type[BaseModel], loc: Place, under: Place) -> tup
 def _find_model(model: type[BaseModel], place: list[str | int]) -> type[BaseModel]:
     for part in place:
         if isinstance(part, str):
-            model = _list_inner_models(model.model_fields[part].annotation) or model
+            model = _find_inner_model(model.model_fields[part].annotation) or model
     return model
 
 
-def _list_inner_models(annotation: Any) -> type[BaseModel] | None:
+def _find_inner_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(filter(None, map(_list_inner_models, get_args(annotation))), None)
+    return next(filter(None, map(_find_inner_model, get_args(annotation))), None)
 
 
 def _list_places(model: type[BaseModel], above: Place = ()) -> Iterator[Place]:
     for name, field in model.model_fields.items():
         yield (*above, name)
-        inner = _list_inner_models(field.annotation)
+        inner = _find_inner_model(field.annotation)
         if inner is not None:
             yield from _list_places(inner, (*above, name))
 
@@ -185,7 +202,7 @@ def _check_amount(value: object) -> object:
     return value
 
 
-def _count(value: object) -> object:
+def _check_count(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _COUNT_LIMIT:
         raise make_value_error("a whole number above 0")
     return value
@@ -215,13 +232,13 @@ def _check_url(value: object) -> object:
     return value
 
 
-def _name(value: object) -> object:
+def _check_name(value: object) -> object:
     if not isinstance(value, str) or not is_id(value):
         raise make_value_error("an id: 1 to 64 letters, digits, '_' or '-', no '_' or '-' first")
     return value
 
 
-def _feature(value: object) -> object:
+def _check_feature(value: object) -> object:
     if not isinstance(value, str) or not _FEATURE.fullmatch(value):
         raise make_value_error(
             "the name of a feature as its refusal gives it, such as web_search or urls"
@@ -236,10 +253,10 @@ def _check_network(value: object) -> object:
 Duration = Annotated[float, BeforeValidator(_check_duration)]
 Pair = Annotated[tuple[Duration, Duration], BeforeValidator(_check_pair)]
 Amount = Annotated[float, BeforeValidator(_check_amount)]
-Count = Annotated[int, BeforeValidator(_count)]
+Count = Annotated[int, BeforeValidator(_check_count)]
 Word = Annotated[str, BeforeValidator(_check_word)]
-Name = Annotated[str, BeforeValidator(_name)]
+Name = Annotated[str, BeforeValidator(_check_name)]
 Variable = Annotated[str, BeforeValidator(_check_variable)]
 Address = Annotated[str, BeforeValidator(_check_url)]
-Feature = Annotated[str, BeforeValidator(_feature)]
+Feature = Annotated[str, BeforeValidator(_check_feature)]
 Network = Annotated[Literal["off", "models", "on"], BeforeValidator(_check_network)]

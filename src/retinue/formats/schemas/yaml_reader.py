@@ -111,12 +111,12 @@ def _format_problem(error: MarkedYAMLError) -> str:
     return problem
 
 
-def _suggest_fix(problem: str, event: Any) -> MarkedYAMLError:
+def _make_marked_error(problem: str, event: Any) -> MarkedYAMLError:
     return MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 @dataclass
-class _Open:
+class _OpenCollection:
     """A list or mapping whose end has not been read yet."""
 
     holder: dict[str, object] | list[object]
@@ -124,15 +124,15 @@ class _Open:
     key: str | None = None
 
     def take(self, event: Any, value: object) -> Place:
-        """Where the value belongs now; a key belongs where its value will."""
+        """Add a value, or keep a key for the next value; return the place, the same for both."""
         if isinstance(self.holder, list):
             self.holder.append(value)
             return (*self.place, len(self.holder) - 1)
         if self.key is None:
             if not isinstance(event, ScalarEvent):
-                raise _suggest_fix("a key must be a plain text", event)
+                raise _make_marked_error("a key must be a plain text", event)
             if event.value in self.holder:
-                raise _suggest_fix(f"key {event.value[:80]!a} appears twice", event)
+                raise _make_marked_error(f"key {event.value[:80]!a} appears twice", event)
             self.key = event.value
             return (*self.place, event.value)
         place = (*self.place, self.key)
@@ -145,7 +145,7 @@ def _build(events: Iterable[Any], limits: YamlLimits) -> tuple[object, dict[Plac
     root: object = None
     marks: dict[Place, int] = {}
     documents = values = 0
-    stack: list[_Open] = []
+    stack: list[_OpenCollection] = []
     for event in events:
         if isinstance(event, DocumentStartEvent):
             documents += 1
@@ -160,30 +160,34 @@ def _build(events: Iterable[Any], limits: YamlLimits) -> tuple[object, dict[Plac
             marks.setdefault(place, event.start_mark.line)
             root = root if stack else value
             if isinstance(value, dict | list):
-                stack.append(_Open(value, place))
+                stack.append(_OpenCollection(value, place))
     return root, marks
 
 
 def _require_plain_start(event: Any, documents: int) -> None:
     if documents > 1:
-        raise _suggest_fix("a second document begins; only one is expected", event)
+        raise _make_marked_error("a second document begins; only one is expected", event)
     if event.tags or event.version not in (None, (1, 2)):
-        raise _suggest_fix("directives other than %YAML 1.2 are not accepted", event)
+        raise _make_marked_error("directives other than %YAML 1.2 are not accepted", event)
 
 
 def _require_plain_node(event: Any, limits: YamlLimits, values: int, depth: int) -> None:
     if values > limits.values:
-        raise _suggest_fix(f"more than {limits.values} values", event)
+        raise _make_marked_error(f"more than {limits.values} values", event)
     if depth >= limits.depth and isinstance(event, CollectionStartEvent):
-        raise _suggest_fix(f"nested deeper than {limits.depth} levels", event)
+        raise _make_marked_error(f"nested deeper than {limits.depth} levels", event)
     if isinstance(event, AliasEvent):
-        raise _suggest_fix(f"alias *{event.anchor} is not accepted; write the value out", event)
+        raise _make_marked_error(
+            f"alias *{event.anchor} is not accepted; write the value out", event
+        )
     if event.anchor is not None:
-        raise _suggest_fix(f"anchor &{event.anchor} is not accepted; write the value out", event)
+        raise _make_marked_error(
+            f"anchor &{event.anchor} is not accepted; write the value out", event
+        )
     if event.ctag is not None:
-        raise _suggest_fix(f"tag {str(event.ctag)[:80]!a} is not accepted", event)
+        raise _make_marked_error(f"tag {str(event.ctag)[:80]!a} is not accepted", event)
     if isinstance(event, ScalarEvent) and _HALF_PAIR.search(event.value):
-        raise _suggest_fix("half of a surrogate pair is not text", event)
+        raise _make_marked_error("half of a surrogate pair is not text", event)
 
 
 def _read_value(event: Any) -> object:
@@ -201,7 +205,9 @@ def _read_value(event: Any) -> object:
         number = float(text)
         if math.isfinite(number):
             return number
-        raise _suggest_fix(f"{text[:80]} is too large for a number", event)
+        raise _make_marked_error(f"{text[:80]} is too large for a number", event)
     if _NO_NUMBER.fullmatch(text):
-        raise _suggest_fix(f"{text} is not accepted as a number; quote it if it is text", event)
+        raise _make_marked_error(
+            f"{text} is not accepted as a number; quote it if it is text", event
+        )
     return text

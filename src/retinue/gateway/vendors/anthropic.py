@@ -23,8 +23,8 @@ from retinue.gateway.vendors.base import (
     make_call,
     read_count,
     select_objects,
+    to_reply_usage,
     to_text,
-    to_used,
 )
 from retinue.gateway.vendors.request_features import (
     check_objects,
@@ -194,7 +194,10 @@ class Anthropic(Vendor):
             if _can_return(block):
                 source.append(block)
         return Reply(
-            text=words, calls=tuple(calls), used=to_used(reading, rates), source=source or None
+            text=words,
+            calls=tuple(calls),
+            used=to_reply_usage(reading, rates),
+            source=source or None,
         )
 
     def build_events(self, text: str, call: Call | None = None) -> list[Document]:

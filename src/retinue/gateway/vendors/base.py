@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from retinue.core.conversation import Call, Reply, Tool, Turn, Used
+from retinue.core.conversation import Call, Reply, ReplyUsage, Tool, Turn
 
 # Token counts read from an answer, and token rates, in the same form for all vendors.
 
@@ -279,8 +279,8 @@ def make_call(call_id: object, tool: object, arguments: object) -> Call:
     return Call(id=known, tool=tool, arguments=given)
 
 
-def to_used(reading: UsageReading, rates: Rates) -> Used:
-    return Used(
+def to_reply_usage(reading: UsageReading, rates: Rates) -> ReplyUsage:
+    return ReplyUsage(
         input_tokens=reading.input_tokens or 0,
         output_tokens=reading.output_tokens or 0,
         cost=rates.compute_cost(reading),

@@ -26,8 +26,8 @@ from retinue.gateway.vendors.base import (
     make_call,
     read_count,
     select_objects,
+    to_reply_usage,
     to_text,
-    to_used,
 )
 from retinue.gateway.vendors.request_features import (
     check_objects,
@@ -216,7 +216,10 @@ class Gemini(Vendor):
                         words += to_text(part.get("text"))
                     _add_part(source, part)
         return Reply(
-            text=words, calls=tuple(calls), used=to_used(reading, rates), source=source or None
+            text=words,
+            calls=tuple(calls),
+            used=to_reply_usage(reading, rates),
+            source=source or None,
         )
 
     def build_events(self, text: str, call: Call | None = None) -> list[Document]:

@@ -26,8 +26,8 @@ from retinue.gateway.vendors.base import (
     read_count,
     read_detail,
     select_objects,
+    to_reply_usage,
     to_text,
-    to_used,
 )
 from retinue.gateway.vendors.request_features import (
     check_objects,
@@ -271,7 +271,7 @@ class OpenAI(Vendor):
         return Reply(
             text=THOUGHT_ALOUD.sub("", words),
             calls=calls,
-            used=to_used(reading, rates),
+            used=to_reply_usage(reading, rates),
             source=source if words or calls else None,
         )
 

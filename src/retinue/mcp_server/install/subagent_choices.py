@@ -13,9 +13,9 @@ from retinue.cli.overview import find_servers
 from retinue.core.default_models import (
     KEY_VARIABLES,
     LOCAL,
+    accepts_wire,
     list_keyed_backends,
     select_default_backends,
-    speaks,
 )
 from retinue.core.errors import BadInput
 from retinue.core.staffing import Candidate, CodingAgent, ModelBackend
@@ -121,7 +121,7 @@ def _find_agent_lack(agent: CodingAgent, config: TaskConfig, environment: Mappin
         own = _has_login(profile, environment)
         return "" if own else f"{profile.title} has no login on this machine"
     known = [*config.backends, *config.providers, *list_keyed_backends(environment)]
-    fitting = [each for each in known if speaks(each, profile.wire)]
+    fitting = [each for each in known if accepts_wire(each, profile.wire)]
     named = [each for each in fitting if agent.provider in ("", each.name)]
     lacks = [_find_backend_lack(each, environment) for each in named]
     if not lacks:
@@ -151,7 +151,7 @@ def _find_key(profile: AgentProfile) -> str:
         ModelBackend(name=kind, type=kind, api_key_env=key)
         for key, (kind, _) in KEY_VARIABLES.items()
     )
-    return next(each.api_key_env for each in backends if speaks(each, profile.wire))
+    return next(each.api_key_env for each in backends if accepts_wire(each, profile.wire))
 
 
 def _find_agents(environment: Mapping[str, str], folder: Path) -> list[SubagentChoice]:
@@ -171,7 +171,7 @@ def _describe_agent(
     """Return the choice of a coding agent: by a key of its provider, else by its own login."""
     name = profile.short_name
     config = _format_config(name, {"type": profile.name})
-    keyed = [each for each in list_keyed_backends(environment) if speaks(each, profile.wire)]
+    keyed = [each for each in list_keyed_backends(environment) if accepts_wire(each, profile.wire)]
     if keyed:
         why = f"{path}, {keyed[0].api_key_env} is set"
         return SubagentChoice(name=name, found=why, config=config)

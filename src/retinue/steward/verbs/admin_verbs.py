@@ -11,7 +11,7 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound, Refused
 from retinue.core.ids import TaskId
-from retinue.core.placement import make_ambiguous
+from retinue.core.placement import make_ambiguous_node_error
 from retinue.core.subagent import Gate
 from retinue.core.task_config import TaskConfig
 from retinue.formats import views_json
@@ -92,7 +92,7 @@ async def drain_node(app: App, params: Params) -> Any:
     # A machine that was set up anew has the name of one that was lost.
     found = [node for node in found if node.state != "lost"] or found[:1]
     if len(found) > 1:
-        raise make_ambiguous(name, [node.id for node in found])
+        raise make_ambiguous_node_error(name, [node.id for node in found])
     if not found:
         raise NotFound(
             f"there is no node {name[:64]!a}",
@@ -173,7 +173,7 @@ async def back_up(app: App, params: Params) -> Any:
     # The log and the files of all tasks should show what the database has.
     app.projector.flush()
     # One at a time with gc and deletions, which remove files.
-    async with app.collecting:
+    async with app.collection_lock:
         return await finish_work(asyncio.to_thread(write_backup, app.settings.root, target))
 
 

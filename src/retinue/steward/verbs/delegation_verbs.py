@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from retinue.core.contract import Caller
 from retinue.core.errors import BadInput, NotFound, Refused
@@ -25,6 +25,7 @@ from retinue.core.subagent import Subagent
 from retinue.formats.plan_document import plan_from_json, plan_to_json
 from retinue.formats.result_json import batch_to_json, result_to_json
 from retinue.formats.views_json import warnings_to_json
+from retinue.processes import finish_work
 from retinue.steward.app import App
 from retinue.steward.contract_factory import SpawnRequest
 from retinue.steward.delivery import IsWanted
@@ -56,8 +57,6 @@ FILE_VERBS = ("parent.file", "parent.files")
 ALLOWED_HINT = (
     "for its own subagents a subagent may use spawn --wait, list, result, cancel; or 'retinue mcp'"
 )
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,28 +466,16 @@ async def _read_file(app: App, parent: CallingParent, params: Params) -> Any:
     subagent = take_subagent(app, parent, params)
 
     def read() -> str:
-        return base64.b64encode(app.taking.read_file(subagent, path)).decode()
+        return base64.b64encode(app.workspace_reader.read_file(subagent, path)).decode()
 
-    return {"content": await _run_in_thread(read)}
+    # A thread cannot be stopped, and a child may have only one at a time: `finish_work` waits.
+    return {"content": await finish_work(asyncio.to_thread(read))}
 
 
 async def _list_files(app: App, parent: CallingParent, params: Params) -> Any:
     inside = params.take_text("path", "")
     subagent = take_subagent(app, parent, params)
-    return await _run_in_thread(lambda: app.taking.list_files(subagent, inside))
-
-
-async def _run_in_thread(read: Callable[[], Value]) -> Value:
-    """Run a read in a thread; if cancelled, wait until the thread has ended."""
-    work = asyncio.create_task(asyncio.to_thread(read))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        # A thread cannot be stopped, and a child may have only one at a time.
-        await asyncio.wait({work})
-        # Mark the exception as retrieved, so that asyncio does not log it.
-        work.exception()
-        raise
+    return await finish_work(asyncio.to_thread(app.workspace_reader.list_files, subagent, inside))
 
 
 async def _run_plan(app: App, parent: CallingParent, params: Params) -> Any:

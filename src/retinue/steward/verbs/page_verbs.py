@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from retinue.core.errors import BadInput, NotFound
-from retinue.core.events import Wanted
+from retinue.core.events import EventFilter
 from retinue.core.ids import TaskId
 from retinue.core.subagent import Gate, Subagent
 from retinue.formats import views_json
@@ -124,7 +124,7 @@ async def list_requests(app: App, params: Params) -> Any:
     after = params.take_count("after", 0, LARGEST)
     limit = params.take_count("limit", REQUESTS, REQUESTS)
     found = app.costs.list_requests(_take_optional_task(app, params), after=after, limit=limit)
-    return [views_json.request_to_json(paid) for paid in found]
+    return [views_json.request_to_json(request) for request in found]
 
 
 async def list_events(app: App, params: Params) -> Any:
@@ -162,7 +162,7 @@ async def search_events(app: App, params: Params) -> Any:
     name = params.take_task()
     before = params.take_count("before", LARGEST, LARGEST)
     limit = params.take_count("limit", PAGE, PAGE)
-    wanted = Wanted(
+    wanted = EventFilter(
         kinds=tuple(take_texts(params, "kinds", "patterns")),
         subagent=params.take_text("subagent", ""),
         text=params.take_text("text", ""),
@@ -207,15 +207,15 @@ async def show_subagent(app: App, params: Params) -> Any:
     """Return everything about a subagent, with its lane, team, costs and open gates."""
     subagent = _get_subagent(app, params)
     task = app.records.get_task(subagent.task)
-    team = views_json.team_to_json(*app.inspection.read_team(subagent))
+    team = views_json.team_to_json(*app.workspace_inspector.read_team(subagent))
     return describe_subagent(app, subagent) | {
         "task_state": task.state,
         "last_seq": task.last_seq,
         "lane": views_json.lane_to_json(app.pages.get_lane(subagent.task, subagent.id)),
         "team": team,
         "paid": [
-            views_json.paid_to_json(paid)
-            for paid in app.pages.list_paid(subagent.task, subagent.id)
+            views_json.model_request_to_json(request)
+            for request in app.pages.list_model_requests(subagent.task, subagent.id)
         ],
         "gates": [
             _describe_gate(app, subagent.task, gate)
@@ -232,19 +232,19 @@ async def read_output(app: App, params: Params) -> Any:
     subagent = _get_subagent(app, params)
     if stream not in STREAMS:
         raise BadInput("stream must be stdout or stderr", code="invalid_request")
-    tail = app.inspection.read_output(subagent, stream, attempt, limit)
+    tail = app.workspace_inspector.read_output(subagent, stream, attempt, limit)
     return {"text": _decode_text(tail.data), "cut": tail.cut}
 
 
 async def read_conversation(app: App, params: Params) -> Any:
-    entries, more = app.inspection.read_entries(_get_subagent(app, params))
+    entries, more = app.workspace_inspector.read_entries(_get_subagent(app, params))
     return {"entries": entries, "more": more}
 
 
 async def list_files(app: App, params: Params) -> Any:
     subagent = _get_subagent(app, params)
-    found, more = app.inspection.list_files(subagent)
-    patch = app.inspection.read_patch(subagent)
+    found, more = app.workspace_inspector.list_files(subagent)
+    patch = app.workspace_inspector.read_patch(subagent)
     return {
         "files": [asdict(each) for each in found],
         "more": more,
@@ -254,7 +254,7 @@ async def list_files(app: App, params: Params) -> Any:
 
 async def read_file(app: App, params: Params) -> Any:
     path = params.take_text("path")
-    found = app.inspection.read_file(_get_subagent(app, params), path)
+    found = app.workspace_inspector.read_file(_get_subagent(app, params), path)
     return {"path": path, "text": _decode_text(found.data), "cut": found.cut}
 
 

@@ -100,7 +100,7 @@ class Params:
         if self._left:
             name = next(iter(self._left))
             said = f"unknown parameter {str(name)[:40]!a}"
-            hint = steward_protocol.OTHER_VERSION
+            hint = steward_protocol.OTHER_VERSION_HINT
             raise BadInput(said, code="invalid_request", hint=hint)
 
     @staticmethod

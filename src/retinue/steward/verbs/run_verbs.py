@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from retinue.core.result import Result
 from retinue.core.subagent import LEFT, Subagent
 from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.core.variables import complete_paths, parse_secrets
-from retinue.formats.config_document import build_task_section, parse_task_config
-from retinue.formats.plan_document import load_kept_plan, parse_plan, plan_to_json
+from retinue.formats.plan_document import load_stored_plan, parse_plan, plan_to_json
 from retinue.formats.result_json import batch_to_json
 from retinue.formats.views_json import (
     joined_to_json,
@@ -43,6 +42,7 @@ from retinue.steward.verbs.task_verbs import (
     add_configuration_hint,
     find_configuration_source,
     load_configuration,
+    parse_new_config,
 )
 
 BY_RULE = "rule"  # value of `answer_by`: no model wrote the answer
@@ -102,7 +102,7 @@ def _read_work(app: App, subagent: Subagent, result: Result | None) -> str:
     files = _list_files(app, subagent)
     if len(files) == 1 and subagent.contract.team is not None and not can_judge(subagent):
         try:
-            found = app.inspection.read_file(subagent, files[0])
+            found = app.workspace_inspector.read_file(subagent, files[0])
         except NotFound:
             found = None
         text = found.data.decode("utf-8", "replace").strip() if found is not None else ""
@@ -117,13 +117,13 @@ def _find_first_line(text: str) -> str:
 
 
 def _list_files(app: App, subagent: Subagent) -> list[str]:
-    found, _ = app.inspection.list_files(subagent)
+    found, _ = app.workspace_inspector.list_files(subagent)
     return [each.path for each in found[:MOST_PART_FILES]]
 
 
 # Without a configuration, the team of a run may delegate.
-USUAL: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
-WORDS = {"succeeded": "completed", "failed": "failed", "running": "running"}
+DEFAULT_CONFIG: dict[str, Any] = {"orchestrator": {"coordination": {"enable_subagents": True}}}
+STATUS_OF_OUTCOME = {"succeeded": "completed", "failed": "failed", "running": "running"}
 
 
 async def start_plan_run(app: App, params: Params) -> Any:
@@ -158,13 +158,12 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     config = NewConfig(
         document=load_configuration(app, params), max_concurrent=params.take_raw("max_concurrent")
     )
-    section = build_task_section(config.document, max_concurrent=config.max_concurrent)
     request = RunRequest(
         plan=plan,
         document=plan_to_json(plan),
         folders=tuple(folder or app.settings.project for folder in folders),
         config=config,
-        task_config=app.folders.complete_config(parse_task_config(section, where="config")),
+        task_config=parse_new_config(app, config),
         by=params.get_actor(),
         apply=params.take_flag("apply"),
         include_dirty=params.take_flag("include_dirty"),
@@ -172,14 +171,9 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     )
     keys = take_texts(params, "keys", "names of variables")
     params.refuse_unknown()
-    # Steps that are commands need no model.
-    if not all(step.command for step in plan.steps):
-        _require_known(keys, request.task_config)
+    _require_plan_key(keys, request)
     with add_configuration_hint(lambda: source):
-        task = await app.plans.start(request)
-    app.folders.keep_plan(task.id, text)
-    started = {"task_id": task.id, "run_id": task.run, "status": "running"}
-    return started | collect_warnings(app, task.id, *list_unenforced(plan))
+        return await _start_requested(app, request, text)
 
 
 async def start_retry(app: App, params: Params) -> Any:
@@ -190,29 +184,33 @@ async def start_retry(app: App, params: Params) -> Any:
     actor = params.get_actor()
     params.take_text("cwd", "")
     params.refuse_unknown()
-    plan = await app.plans.make_retry_plan(earlier, load_kept_plan)
+    plan = await app.plans.make_retry_plan(earlier, load_stored_plan)
     section = dict(app.folders.get_file(earlier).read_document()["config"])  # type: ignore[call-overload]
     most, wait = section.pop("maxConcurrentAgents", None), section.pop("timeoutSeconds", None)
     config = NewConfig(
         document=section, max_concurrent=most if limit is None else limit, timeout_seconds=wait
     )
-    checked = build_task_section(section, max_concurrent=config.max_concurrent)
     request = RunRequest(
         plan=plan,
         document=plan_to_json(plan),
         folders=(app.settings.project,),
         config=config,
-        task_config=app.folders.complete_config(parse_task_config(checked, where="config")),
+        task_config=parse_new_config(app, config),
         by=actor,
         retry_of=earlier,
     )
-    if not all(step.command for step in plan.steps):
-        _require_known(keys, request.task_config)
-    task = await app.plans.start(request)
+    _require_plan_key(keys, request)
     # JSON is YAML, too.
-    app.folders.keep_plan(task.id, json.dumps(request.document, indent=2))
-    started = {"task_id": task.id, "run_id": task.run, "status": "running", "retry_of": earlier}
-    return started | collect_warnings(app, task.id, *list_unenforced(plan))
+    return await _start_requested(app, request, json.dumps(request.document, indent=2))
+
+
+async def _start_requested(app: App, request: RunRequest, text: str) -> dict[str, Any]:
+    """Start the run of a plan, and keep the text of the plan in the folder of its task."""
+    task = await app.plans.start(request)
+    app.folders.keep_plan(task.id, text)
+    started = {"task_id": task.id, "run_id": task.run, "status": "running"}
+    started |= {"retry_of": request.retry_of} if request.retry_of else {}
+    return started | collect_warnings(app, task.id, *list_unenforced(request.plan))
 
 
 async def start_team_run(app: App, params: Params) -> Any:
@@ -222,7 +220,7 @@ async def start_team_run(app: App, params: Params) -> Any:
     folder = _take_folder(params, "cwd")
     source = find_configuration_source(app, params)
     is_given = bool(params.peek("config_text"))
-    document = load_configuration(app, params) or USUAL
+    document = load_configuration(app, params) or DEFAULT_CONFIG
     agents = take_texts(params, "agents", "names of coding agents")
     if agents:
         document = name_members(document, agents)
@@ -230,8 +228,9 @@ async def start_team_run(app: App, params: Params) -> Any:
     keys = take_texts(params, "keys", "names of variables")
     actor = params.get_actor()
     params.refuse_unknown()
-    task_config = _complete_task_config(app, document, most)
-    _require_known(keys, task_config)
+    config = NewConfig(document=document, max_concurrent=most)
+    task_config = parse_new_config(app, config)
+    _require_default_key(keys, task_config)
     choice = None
     if not agents and prompt.strip():
         choice = await choose_team(
@@ -240,10 +239,11 @@ async def start_team_run(app: App, params: Params) -> Any:
             app.spawning.agents.list_agents(task_config),
             app.gateway.find_local_servers,
         )
-        task_config = _complete_task_config(app, choice.document, most)
+        config = NewConfig(document=choice.document, max_concurrent=most)
+        task_config = parse_new_config(app, config)
     request = TeamRunRequest(
         prompt=prompt,
-        config=NewConfig(document=choice.document if choice else document, max_concurrent=most),
+        config=config,
         task_config=task_config,
         base=folder or app.settings.project,
         by=actor,
@@ -255,11 +255,6 @@ async def start_team_run(app: App, params: Params) -> Any:
     if choice is not None and not (is_given and choice.kind == "configuration"):
         started["team_choice"] = choice.to_json()
     return started | collect_warnings(app, task.id)
-
-
-def _complete_task_config(app: App, document: Mapping[str, Any], max_concurrent: Any) -> TaskConfig:
-    section = build_task_section(document, max_concurrent=max_concurrent)
-    return app.folders.complete_config(parse_task_config(section, where="config"))
 
 
 async def wait_run(app: App, params: Params) -> Any:
@@ -365,7 +360,7 @@ def _report_end(app: App, end: JoinedTask) -> dict[str, Any]:
     return {
         "task_id": end.task.id,
         "run_id": end.task.run,
-        "status": WORDS.get(end.outcome, end.outcome),
+        "status": STATUS_OF_OUTCOME.get(end.outcome, end.outcome),
         "outcome": end.outcome,
         "branch": None,
         **details,
@@ -375,9 +370,20 @@ def _report_end(app: App, end: JoinedTask) -> dict[str, Any]:
     }
 
 
-def _require_known(keys: list[str], task_config: TaskConfig) -> None:
-    """Raises:
-    Refused: the caller has a key, but the steward has none and would use the local model.
+def _require_plan_key(keys: list[str], request: RunRequest) -> None:
+    """Check the keys for a plan; one whose steps are all commands needs no model."""
+    if not all(step.command for step in request.plan.steps):
+        _require_default_key(keys, request.task_config)
+
+
+def _require_default_key(keys: list[str], task_config: TaskConfig) -> None:
+    """Check that the steward has a key if the caller has one and the configuration names no model.
+
+    Args:
+        keys: the variables with keys that are set where the caller runs.
+
+    Raises:
+        Refused: the caller has a key, but the steward has none and would use the local model.
     """
     by_default = not task_config.staff.everyone
     if keys and by_default and task_config.fallback[0].type == LOCAL:

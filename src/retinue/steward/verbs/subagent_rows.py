@@ -35,7 +35,7 @@ def _build_subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
     row = views_json.subagent_to_json(
         subagent,
         workspace=str(app.workspaces.find_workspace(subagent)),
-        testimony=app.live.read_latest(subagent) if running else None,
+        testimony=app.live_testimony.read_latest(subagent) if running else None,
         result=app.records.get_result(subagent),
         now=get_timestamp(),
     )

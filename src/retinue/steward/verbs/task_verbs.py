@@ -10,7 +10,7 @@ from typing import Any
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import Recorded
 from retinue.core.ids import TaskId
-from retinue.core.task_config import NewConfig
+from retinue.core.task_config import NewConfig, TaskConfig
 from retinue.formats import views_json
 from retinue.formats.config_document import (
     build_task_section,
@@ -70,9 +70,18 @@ def parse_new_task(app: App, given: Any) -> tuple[NewTask, str] | None:
     where = find_configuration_source(app, params)
     config = NewConfig(document=load_configuration(app, params))
     params.refuse_unknown()
-    section = build_task_section(config.document)
-    task_config = app.folders.complete_config(parse_task_config(section, where="config"))
+    task_config = parse_new_config(app, config)
     return NewTask(title=title, config=config, task_config=task_config), where
+
+
+def parse_new_config(app: App, config: NewConfig) -> TaskConfig:
+    """Return the configuration that a task will have if it is created with this one.
+
+    Raises:
+        BadInput: the configuration is invalid; names the full key.
+    """
+    section = build_task_section(config.document, max_concurrent=config.max_concurrent)
+    return app.folders.complete_config(parse_task_config(section, where="config"))
 
 
 def find_configuration_source(app: App, params: Params) -> str:

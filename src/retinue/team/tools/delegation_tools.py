@@ -20,7 +20,7 @@ from retinue.delegation.result_view import Request
 from retinue.delegation.task_session import ChildSession
 from retinue.delegation.tool_definitions import build_definitions
 from retinue.delegation.tool_schemas import ToolLimits
-from retinue.formats.steward_protocol import MAX_OF_CHILD, MOST_FILES
+from retinue.formats.steward_protocol import MAX_CHILD_REQUEST, MOST_FILES
 from retinue.team.inbox import Inbox
 from retinue.team.tools.file_tools import (
     MOST_LISTED,
@@ -68,7 +68,7 @@ async def _connect(socket: str) -> Remote:
         StewardUnavailable: no steward listens; a retry may find the next one.
     """
     try:
-        return await connect_steward(socket, most=MAX_OF_CHILD)
+        return await connect_steward(socket, most=MAX_CHILD_REQUEST)
     except OSError as fault:
         # The caller retries at once, so the pause is here.
         await asyncio.sleep(RECONNECT_SECONDS)

@@ -18,7 +18,7 @@ from retinue.core.join_result import (
     Change,
     JoinFailed,
     JoinOutcome,
-    Merged,
+    MergedTree,
 )
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent
@@ -63,7 +63,7 @@ class GitChecking:
         self._workspaces = workspaces
         self._owner = owner
 
-    async def check_out(self, subagent: Subagent, merged: Merged | None) -> LaunchOrder:
+    async def check_out(self, subagent: Subagent, merged: MergedTree | None) -> LaunchOrder:
         """Return the order to check the merged files, which lacks the command."""
         folder = self._get_folder(subagent)
         _make_empty_folder(folder)
@@ -273,23 +273,23 @@ class GitJoining:
             where = GitTarget(git_dir=ours.folder, tree=workspace, index=copy)
             return await take_in(self._git, where, contract)
 
-    async def merge(self, subagent: Subagent, change: Change) -> Merged:
+    async def merge(self, subagent: Subagent, change: Change) -> MergedTree:
         outputs = subagent.contract.outputs
         tip = await self._make_branch(subagent).check_ready()
-        known = bool(tip)
+        has_branch = bool(tip)
         tip = tip or outputs.base
         if tip == outputs.base:
-            return Merged(tip=tip, tree=change.tree, known=known)
+            return MergedTree(tip=tip, tree=change.tree, has_branch=has_branch)
         if not change.files:
-            return Merged(tip=tip, tree=await self._run(subagent, "rev-parse", f"{tip}^{{tree}}"),
-                          known=known)  # fmt: skip
+            tree = await self._run(subagent, "rev-parse", f"{tip}^{{tree}}")
+            return MergedTree(tip=tip, tree=tree, has_branch=has_branch)
         ours = self._get_repository(subagent)
         tree = await merge_trees(self._git, ours, tip, change)
         # Merged with earlier changes, this one may complete a bare repository.
         await refuse_bare(self._git, ours.where, subagent.contract, tree, change.brought)
-        return Merged(tip=tip, tree=tree, known=known)
+        return MergedTree(tip=tip, tree=tree, has_branch=has_branch)
 
-    async def commit(self, subagent: Subagent, merged: Merged) -> str:
+    async def commit(self, subagent: Subagent, merged: MergedTree) -> str:
         words = ("commit-tree", merged.tree, "-p", merged.tip)
         trailers = f"\n{TRAILER}: {subagent.id}\n{OF_TASK}: {subagent.task}\n"
         message = _format_message(subagent) + trailers.encode()
@@ -297,7 +297,7 @@ class GitJoining:
             subagent, *words, stdin=message, environment=make_author(subagent.id)
         )
 
-    async def move(self, subagent: Subagent, merged: Merged, commit: str) -> JoinOutcome | None:
+    async def move(self, subagent: Subagent, merged: MergedTree, commit: str) -> JoinOutcome | None:
         """Move the branch to the commit; return None if something else moved it in the meantime."""
         moved = await self._make_branch(subagent).move(
             merged, commit, f"retinue: join {subagent.id}"

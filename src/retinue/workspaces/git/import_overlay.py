@@ -19,7 +19,7 @@ from typing import IO
 from retinue.core.contract import Contract
 from retinue.core.join_result import REFUSED, JoinFailed
 from retinue.core.voting import OURS
-from retinue.files import is_mark, is_opaque
+from retinue.files import is_opaque, is_whiteout
 from retinue.workspaces.child_files import FILE, FolderListing, TreeWalk
 from retinue.workspaces.git.git_command import Git, GitFailed, GitTarget, open_memory_file
 from retinue.workspaces.git.import_tree import TakenTree, compare_tree
@@ -118,9 +118,9 @@ class Surveyor:
         if is_folder:
             return self._look_at_folder(listing.locate(entry.name), path, folder, base)
         # A file that replaces a folder of the base, or a whiteout, removes what the base has.
-        if base is not None and not folder.hides and (was_folder or is_mark(status)):
+        if base is not None and not folder.hides and (was_folder or is_whiteout(status)):
             seen.gone.append(path)
-        if not is_mark(status):
+        if not is_whiteout(status):
             known = (base is not None and not was_folder) or path in self._submodules
             self._take(path, status, known=known)
         return False

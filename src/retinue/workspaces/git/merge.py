@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from retinue.core.contract import Outputs
 from retinue.core.errors import StorageFailed
-from retinue.core.join_result import CONFLICT, REFUSED, Change, JoinFailed, Merged, split_paths
+from retinue.core.join_result import CONFLICT, REFUSED, Change, JoinFailed, MergedTree, split_paths
 from retinue.files import storage_failures, write_atomic
 from retinue.workspaces.agent_folder import read_own
 from retinue.workspaces.git.git_command import (
@@ -126,25 +126,25 @@ class Branch:
             return tip
         raise self._make_rewritten_error()
 
-    async def move(self, merged: Merged, commit: str, reason: str) -> bool:
+    async def move(self, merged: MergedTree, commit: str, reason: str) -> bool:
         """Move the branch to the commit; return False if something else moved it in the meantime.
 
         Raises:
             JoinFailed: it cannot be moved without losing a commit.
         """
-        await self.send_objects(commit, merged.tip, known=merged.known)
+        await self.send_objects(commit, merged.tip, known=merged.has_branch)
         # Compare-and-swap: git refuses if the branch is not where the merge started. All zeros
         # mean that the branch must not exist.
-        before = merged.tip if merged.known else "0" * len(commit)
+        before = merged.tip if merged.has_branch else "0" * len(commit)
         branch = self._outputs.branch
         words = ("--no-deref", "-m", reason, branch, commit, before)
         try:
             await update_ref(self._git, self._theirs, *words, ref=branch)
         except GitFailed as error:
             tip, _ = await self.find()
-            if tip == (merged.tip if merged.known else ""):
+            if tip == (merged.tip if merged.has_branch else ""):
                 raise JoinFailed(error.message, reason=REFUSED) from None
-            if merged.known and not (tip and await self._is_ancestor(merged.tip, tip)):
+            if merged.has_branch and not (tip and await self._is_ancestor(merged.tip, tip)):
                 raise self._make_rewritten_error() from None
             return False
         with suppress(StorageFailed):  # the branch has moved, even if the note cannot be written
