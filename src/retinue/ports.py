@@ -306,6 +306,13 @@ class Tasks(Protocol):
 
     def get_folder(self, task: TaskId) -> Path: ...
 
+    def keep_plan(self, task: TaskId, text: str) -> None:
+        """Keep the plan of the task's run in its folder, as it was written.
+
+        Raises:
+            StorageFailed: the disk reported an error.
+        """
+
     def read_config(self, task: TaskId) -> TaskConfig:
         """Read the current configuration from task.yaml.
 

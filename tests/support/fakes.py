@@ -266,6 +266,7 @@ class FakeTasks:
     def __init__(self, config: TaskConfig) -> None:
         self.current = config
         self.broken = ""  # what a person made of task.yaml that cannot be read
+        self.disk_full = False
 
     def create(self, task: Task, config: NewConfig) -> None:
         """Nothing is written."""
@@ -275,6 +276,10 @@ class FakeTasks:
 
     def get_folder(self, task: TaskId) -> Path:
         return ROOM / task
+
+    def keep_plan(self, task: TaskId, text: str) -> None:
+        if self.disk_full:
+            raise StorageFailed("cannot write: no space left", code="disk_full")
 
     def read_config(self, task: TaskId) -> TaskConfig:
         if self.broken:

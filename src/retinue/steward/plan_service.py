@@ -42,6 +42,7 @@ class RunRequest:
     """A call to carry out a plan."""
 
     plan: Plan
+    text: str  # of the plan, as it was written
     document: Mapping[str, object]  # the plan as it is recorded
     folders: tuple[Path, ...]  # tried in order as the base of the plan's repository
     config: NewConfig
@@ -116,12 +117,14 @@ class PlanService:
             purpose=FOR_PLAN,
         )
         try:
+            # Before the run begins: a run whose start was refused must not go on.
+            self._folders.keep_plan(task.id, request.text)
             if source is not None:
                 source = await self._sources.open(task.id, source, dirty=request.include_dirty)
             kept = _make_order_event(request, source, name_branch(task.id))
             self._journal.record(task.id, [kept])
         except (RetinueError, asyncio.CancelledError):
-            # The repository failed or the caller disconnected: leave no open task behind.
+            # The disk or the repository failed, or the caller disconnected: leave no open task.
             await self._tasks.close(task.id, by=request.by)
             raise
         self._begin(task.id, self._make_assignment(plan, kept.payload))

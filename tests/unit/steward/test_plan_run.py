@@ -83,9 +83,18 @@ def begin(stage: Stage, *names: str, integration: str = COPY, verify: tuple[str,
     steps = tuple(PlanStep(id=name, title=name, **terms) for name in names)
     plan = Plan(goal="both", steps=steps, on_failure="continue")
     request = RunRequest(
-        plan=plan, document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
+        plan=plan, text="", document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
     )
     stage.task = stage.do(stage.service.plans.start(request)).id
+
+
+def test_a_plan_that_cannot_be_kept_is_refused_and_none_of_its_steps_begins(stage: Stage) -> None:
+    stage.tasks.disk_full = True
+    with pytest.raises(StorageFailed):
+        begin(stage, "one")
+    (task,) = (each for each, _ in stage.service.tasks.list_newest() if each.title == "both")
+    assert task.state == "closed"
+    assert stage.records.list_newest(task.id, 10) == []
 
 
 def carry_out(stage: Stage, *names: str, integration: str = COPY) -> None:
@@ -295,7 +304,7 @@ def begin_in_turn(stage: Stage) -> None:
     three = PlanStep(id="three", title="three", depends_on=("two",), **terms)
     plan = Plan(goal="both", steps=(two, three))
     request = RunRequest(
-        plan=plan, document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
+        plan=plan, text="", document={}, folders=(), config=NewConfig(), task_config=TaskConfig()
     )
     stage.task = stage.do(stage.service.plans.start(request)).id
 

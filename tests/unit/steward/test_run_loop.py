@@ -47,6 +47,7 @@ def test_a_plan_whose_caller_disconnects_before_its_start_leaves_no_open_task(
         plan=Plan(
             goal="g", steps=(PlanStep(id="a", title="a", command=("true",)),), repository="r"
         ),
+        text="",
         document={},
         folders=(tmp_path,),
         config=NewConfig(),

@@ -160,6 +160,7 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     )
     request = RunRequest(
         plan=plan,
+        text=text,
         document=plan_to_json(plan),
         folders=tuple(folder or app.settings.project for folder in folders),
         config=config,
@@ -173,7 +174,7 @@ async def _start_plan(app: App, params: Params, plan: Plan, text: str) -> Any:
     params.refuse_unknown()
     _require_plan_key(keys, request)
     with add_configuration_hint(lambda: source):
-        return await _start_requested(app, request, text)
+        return await _start_requested(app, request)
 
 
 async def start_retry(app: App, params: Params) -> Any:
@@ -190,9 +191,11 @@ async def start_retry(app: App, params: Params) -> Any:
     config = NewConfig(
         document=section, max_concurrent=most if limit is None else limit, timeout_seconds=wait
     )
+    document = plan_to_json(plan)
     request = RunRequest(
         plan=plan,
-        document=plan_to_json(plan),
+        text=json.dumps(document, indent=2),  # JSON is YAML, too
+        document=document,
         folders=(app.settings.project,),
         config=config,
         task_config=parse_new_config(app, config),
@@ -200,14 +203,11 @@ async def start_retry(app: App, params: Params) -> Any:
         retry_of=earlier,
     )
     _require_plan_key(keys, request)
-    # JSON is YAML, too.
-    return await _start_requested(app, request, json.dumps(request.document, indent=2))
+    return await _start_requested(app, request)
 
 
-async def _start_requested(app: App, request: RunRequest, text: str) -> dict[str, Any]:
-    """Start the run of a plan, and keep the text of the plan in the folder of its task."""
+async def _start_requested(app: App, request: RunRequest) -> dict[str, Any]:
     task = await app.plans.start(request)
-    app.folders.keep_plan(task.id, text)
     started = {"task_id": task.id, "run_id": task.run, "status": "running"}
     started |= {"retry_of": request.retry_of} if request.retry_of else {}
     return started | collect_warnings(app, task.id, *list_unenforced(request.plan))
