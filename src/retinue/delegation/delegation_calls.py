@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from retinue.core.subagent import LEFT
 from retinue.delegation import answer_text, tool_definitions
 from retinue.delegation.plan_tool import describe_background_plan, needs_plan, to_plan
 from retinue.delegation.result_view import (
+    TELLS,
     AnswerBudget,
     Request,
     ToolAnswer,
@@ -128,22 +129,20 @@ class DelegationCalls:
         if request.tool != tool_definitions.SPAWN:
             await self._session.look()
         answer = await self._tools[request.tool](request, arguments)
-        taken: list[dict[str, Any]] = []
+        delivered = [*answer.delivered]
+        merged: list[dict[str, Any]] = []
         ends: list[dict[str, Any]] = []
-        try:
-            # Results that cannot be fetched now come with a later answer.
-            with suppress(RetinueError):
-                taken = await self._session.take_unseen(but=answer.started)
-                ends = await self._session.take_run_ends()
-        except asyncio.CancelledError:
-            # The answer is never sent: what it would have delivered is delivered again.
-            self.take_back(answer.delivered)
-            raise
+        # Results that cannot be fetched now come with a later answer.
+        with self._return_if_lost(delivered), suppress(RetinueError):
+            taken = await self._session.take_unseen(but=answer.started)
+            delivered += [each["agentInstance"] for each in taken]
+            merged = [await self._merge_settled(settled) for settled in taken]
+            # Last, since nothing tells an end again whose answer was lost.
+            ends = await self._session.take_run_ends()
         document = answer.document
         texts = answer.texts
-        if taken:
+        if merged:
             # After the answer itself, with a budget of their own: they come unasked.
-            merged = [await self._merge_settled(settled) for settled in taken]
             unseen = self._make_budget().shape_results(settled["result"] for settled in merged)
             document = document | {"background_results": unseen}
             texts = (*texts, answer_text.format_background_results(unseen))
@@ -154,13 +153,25 @@ class DelegationCalls:
         if hint := find_plateau_hint("\n".join(texts), self._limits().type_names):
             document = document | {"hint": hint}
             texts = (*texts, hint)
-        delivered = (*answer.delivered, *(each["agentInstance"] for each in taken))
-        return replace(answer, document=document, texts=texts, delivered=delivered)
+        return replace(answer, document=document, texts=texts, delivered=tuple(delivered))
 
     def take_back(self, delivered: Sequence[str]) -> None:
         """Deliver these results again: the answer that carried them was lost."""
         if delivered:
             self._keep_until_done(asyncio.create_task(self._session.take_back(delivered)))
+
+    @contextmanager
+    def _return_if_lost(self, delivered: Sequence[str]) -> Iterator[None]:
+        """Deliver these results again if the block is cancelled or fails: no answer has them.
+
+        Args:
+            delivered: read at the end of the block, which may add to it.
+        """
+        try:
+            yield
+        except (asyncio.CancelledError, RetinueError):
+            self.take_back(delivered)
+            raise
 
     async def begin(self, request: Request) -> tuple[list[str], list[str]]:
         """Spawn without blocking; return the subagent ids and the warnings.
@@ -198,12 +209,17 @@ class DelegationCalls:
             await asyncio.wait(self._ending)
 
     async def _wait_result(
-        self, request: Request, work: Work, when_cut: Callable[[], Work] | None = None
+        self,
+        request: Request,
+        work: Work,
+        *,
+        when_cut: Callable[[], Work] | None = None,
+        when_cancelled: Callable[[], Work] | None = None,
     ) -> Any:
         """Return the result of `work`, reporting progress to the client meanwhile.
 
-        A cancelled call stops its work. A call that only timed out in the client leaves the
-        work running; `when_cut` then runs in the background.
+        A cancelled call stops its work; `when_cancelled` then runs in the background. A call that
+        only timed out in the client leaves the work running; `when_cut` then does.
         """
         task = asyncio.create_task(work)
         began = time.monotonic()
@@ -219,21 +235,25 @@ class DelegationCalls:
             return task.result()
         finally:
             if not ended:
-                self._leave(task, request.was_cut(), when_cut)
+                # Asked once: the record of the cancellation is removed.
+                cut = request.was_cut()
+                then = when_cut if cut else when_cancelled
+                if not self._leave(task, cut) and cut:
+                    then = None
+                if then is not None:
+                    self._keep_until_done(asyncio.create_task(then()))
 
-    def _leave(
-        self, task: asyncio.Task[Any], cut: bool, when_cut: Callable[[], Work] | None
-    ) -> None:
+    def _leave(self, task: asyncio.Task[Any], cut: bool) -> bool:
+        """Stop waiting for the work of a call that has ended; return whether it still runs."""
         # The work finished at the moment the call ended, so its answer is not sent.
         if task.done():
             if not task.cancelled() and task.exception() is None:
                 self.take_back(list_delivered(task.result()))
-            return
+            return False
         self._keep_until_done(task)
         # LEFT tells the steward client to stop waiting without cancelling the subagents.
         task.cancel(LEFT if cut else None)
-        if cut and when_cut is not None:
-            self._keep_until_done(asyncio.create_task(when_cut()))
+        return True
 
     def _keep_until_done(self, task: asyncio.Task[Any]) -> None:
         self._ending.add(task)
@@ -268,9 +288,12 @@ class DelegationCalls:
         work = self._session.spawn(wait=True, **params)
         # If the client cuts the call before the steward received it, spawn in the background:
         # the idempotency key prevents a second set of subagents.
-        batch = await self._wait_result(request, work, lambda: self._session.spawn(**params))
+        batch = await self._wait_result(
+            request, work, when_cut=lambda: self._session.spawn(**params)
+        )
         if any(task.get("integration") == "merge" for task in given["tasks"]):
-            batch = await self._merge_batch(batch)
+            with self._return_if_lost(list_delivered(batch)):
+                batch = await self._merge_batch(batch)
         view = self._shape_batch(batch)
         texts = (answer_text.format_batch(view),)
         return ToolAnswer(document=view, texts=texts, delivered=list_delivered(batch))
@@ -278,7 +301,7 @@ class DelegationCalls:
     async def _merge_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the output that waits for it, and return the batch with the results by now."""
         # In the order of the tasks, when all have ended: a conflict is that of the later one.
-        results = [await self._merge_waiting(each) for each in batch["results"]]
+        results = [await self._merge_or_warn(each) for each in batch["results"]]
         good = all(each["success"] for each in results)
         return {**batch, "results": results, "success": good}
 
@@ -291,6 +314,13 @@ class DelegationCalls:
             result = (await self._session.ask("result", subagent=name))["result"]
         return describe_integration(result)
 
+    async def _merge_or_warn(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge as `_merge_waiting` does; if that fails, return the result with a warning."""
+        try:
+            return await self._merge_waiting(result)
+        except RetinueError as error:
+            return _add_merge_warning(result, error)
+
     async def _merge_settled(self, settled: Mapping[str, Any]) -> dict[str, Any]:
         """Return the delivered result, after merging output that waits for it."""
         if settled["result"] is None or settled["status"] not in (WAITS_FOR_MERGE, "completed"):
@@ -298,9 +328,7 @@ class DelegationCalls:
         try:
             result = await self._merge_waiting(settled["result"])
         except RetinueError as error:
-            # The result was taken, so it must be delivered; the merge can be tried again.
-            warning = f"its output was not merged yet: {error.message}"
-            return {**settled, "result": {**settled["result"], "warning": warning}}
+            return {**settled, "result": _add_merge_warning(settled["result"], error)}
         ended = "completed" if result["success"] else "failed"
         return {**settled, "result": result, "status": ended}
 
@@ -322,13 +350,11 @@ class DelegationCalls:
             text = answer_text.format_spawned(document)
             started = tuple(names)
             return ToolAnswer(document=document, texts=(text,), started=started, started_in=task)
-        delivered: list[str] = []
-        try:
-            end = await self._wait_result(request, self._follow_run(task, delivered))
-        except asyncio.CancelledError:
-            if not request.was_cut():
-                self._keep_until_done(asyncio.create_task(self._session.cancel_run(task)))
-            raise
+        end = await self._wait_result(
+            request,
+            self._follow_run(task),
+            when_cancelled=lambda: self._session.cancel_run(task),
+        )
         asks = end["outcome"] == "blocked"
         results = [describe_integration(each) for each in end["results"]]
         batch = {
@@ -346,41 +372,51 @@ class DelegationCalls:
             del ended["plan"], ended["success"]
             view |= ended
             text = f"{answer_text.format_run_end(ended)}\n{text}"
-        return ToolAnswer(document=view, texts=(text,), delivered=tuple(delivered))
+        return ToolAnswer(document=view, texts=(text,), delivered=list_delivered(end))
 
-    async def _follow_run(self, task: str, delivered: list[str]) -> dict[str, Any]:
+    async def _follow_run(self, task: str) -> dict[str, Any]:
         """Return the end of a run; before that, the results so far if a subagent asks.
 
-        Args:
-            delivered: receives the subagents whose results were delivered here.
+        Its key `tells` lists the subagents whose results were delivered here.
         """
+        delivered: list[str] = []
         results: list[dict[str, Any]] = []
         ended = asyncio.create_task(self._session.wait_run(task))
+        unread: asyncio.Task[dict[str, Any]] | None = None
         try:
-            with self._session.follow_run(task):
+            with self._session.follow_run(task), self._return_if_lost(delivered):
                 while not ended.done():
-                    waiting = asyncio.create_task(self._session.wait_in_run(task))
+                    waiting = unread = asyncio.create_task(self._session.wait_in_run(task))
                     await asyncio.wait({ended, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                    unread = None
                     if not waiting.done() or waiting.exception() is not None:
                         # Nothing more settles, so the end is next; or it was first.
-                        waiting.cancel()
+                        self._stop_waiting(waiting)
                         break
                     settled = waiting.result()
                     delivered.append(settled["agentInstance"])
                     results.append(settled["result"])
                     if settled["status"] == "blocked":
-                        return {"outcome": "blocked", "results": results}
+                        return {"outcome": "blocked", "results": results, TELLS: delivered}
                 end = await ended
                 # The end has all results: later answers must not deliver them again.
-                taken = await self._session.take_in_run(task)
-                delivered += [each["agentInstance"] for each in taken]
-                return end
-        except asyncio.CancelledError:
-            # The answer is never sent: what it would have delivered is delivered again.
-            self.take_back(delivered)
-            raise
+                with suppress(RetinueError):
+                    taken = await self._session.take_in_run(task)
+                    delivered += [each["agentInstance"] for each in taken]
+                return end | {TELLS: delivered}
         finally:
-            ended.cancel()
+            self._stop_waiting(ended)
+            # If left alone, it would receive a result that no answer has.
+            if unread is not None and not self._stop_waiting(unread):
+                self.take_back([unread.result()["agentInstance"]])
+
+    def _stop_waiting(self, task: asyncio.Task[Any]) -> bool:
+        """Cancel a request; return False if its answer had come before."""
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return False
+        task.cancel()
+        self._keep_until_done(task)
+        return True
 
     async def _list(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         found = await self._session.listing(LISTED)
@@ -403,7 +439,8 @@ class DelegationCalls:
             timeout_seconds=given.get("timeout_seconds"),
         )
         result = await self._wait_result(request, asked)
-        merged = await self._merge_waiting(to_parent_view(result))
+        with self._return_if_lost(list_delivered(result)):
+            merged = await self._merge_or_warn(to_parent_view(result))
         view = self._make_budget().shape_result(merged)
         texts = (*answer_text.format_warnings(result), answer_text.format_result(view))
         document = view | {"continues": given["subagent_id"]}
@@ -421,7 +458,9 @@ class DelegationCalls:
             text = f"{found['agentInstance']} is {found['status']}; it has no result yet"
             document = {"job_id": found["agentInstance"], "status": found["status"], "result": None}
             return ToolAnswer(document=document, texts=(text,))
-        return self._answer_end(await self._merge_settled(found), offset=given.get("offset", 0))
+        with self._return_if_lost(list_delivered(found)):
+            merged = await self._merge_settled(found)
+        return self._answer_end(merged, offset=given.get("offset", 0))
 
     async def _wait(self, request: Request, given: dict[str, Any]) -> ToolAnswer:
         try:
@@ -433,7 +472,9 @@ class DelegationCalls:
                 return _answer_called_away()
             return await self._answer_nothing_yet(kept=error.code == KEPT)
         if settled["status"] != "blocked":
-            return self._answer_end(await self._merge_settled(settled))
+            with self._return_if_lost(list_delivered(settled)):
+                merged = await self._merge_settled(settled)
+            return self._answer_end(merged)
         text = "\n".join(map(answer_text.quote_lines, settled["result"].get("questions") or ()))
         return self._answer_end(settled, interrupted=True, injected_content=text)
 
@@ -529,6 +570,14 @@ def _spawn_params(request: Request, given: dict[str, Any]) -> dict[str, Any]:
         "key": given.get("idempotency_key") or f"mcp-{secrets.token_hex(8)}",
         "caller": dict(request.caller) or None,
     }
+
+
+def _add_merge_warning(result: Mapping[str, Any], error: RetinueError) -> dict[str, Any]:
+    """Return the result of output that could not be merged.
+
+    It was taken, so it must be delivered; the merge can be tried again.
+    """
+    return {**result, "warning": f"its output was not merged yet: {error.message}"}
 
 
 def _left_out(found: Mapping[str, Any], further: str) -> tuple[dict[str, Any], tuple[str, ...]]:

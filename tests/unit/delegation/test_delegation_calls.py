@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from retinue.core.errors import StewardUnavailable
 from retinue.delegation.delegation_calls import DelegationCalls
 from retinue.delegation.result_view import Request, ToolAnswer
-from retinue.delegation.tool_definitions import FETCH, JOBS_LIST, LIST, WAIT
+from retinue.delegation.tool_definitions import CONTINUE, FETCH, JOBS_LIST, LIST, SPAWN, WAIT
 
 BOUND_S = 20.0
 RESULT = {
@@ -156,7 +156,11 @@ def test_an_answer_lists_the_results_it_delivers_without_failed_fetches() -> Non
                 desk.others.set_exception(others)
             else:
                 desk.others.set_result(others)
-            return await DelegationCalls(desk).perform(Request(tool=WAIT, arguments={}))
+            calls = DelegationCalls(desk)
+            answer = await calls.perform(Request(tool=WAIT, arguments={}))
+            await calls.close()
+            assert not desk.taken_back, "an answer that is sent delivers its results once"
+            return answer
 
         other = TOLD | {"agentInstance": "b", "result": RESULT | {"subagent_id": "b"}}
         assert (await answered([other])).delivered == ("a", "b")
@@ -198,5 +202,171 @@ def test_an_answer_tells_that_a_plan_has_ended_and_what_never_started() -> None:
         text = "\n".join(answer.texts)
         assert "plan mcp-plan-1 ended and did not succeed" in text
         assert "[late] not started: base failed" in text
+
+    play(scene())
+
+
+class StuckMerge(FakeDesk):
+    """Session whose subagents wait to be merged, which never ends."""
+
+    def __init__(self, told: dict[str, Any] = TOLD) -> None:
+        super().__init__(told | {"status": "waiting_for_merge"})
+        self.merging = asyncio.Event()
+        self.refusal: Exception | None = None
+
+    async def spawn(self, **params: Any) -> Any:
+        return {"success": True, "results": [RESULT], "summary": {"total": 1}, "tells": ["a"]}
+
+    async def ask(self, verb: str, **params: Any) -> Any:
+        if verb == "look":
+            return {"status": "waiting_for_merge", "integrated_by": "parent"}
+        return RESULT | {"tells": ["a"]} if verb == "continue" else self.told
+
+    async def integrate(self, name: str) -> None:
+        self.merging.set()
+        if self.refusal is not None:
+            raise self.refusal
+        await asyncio.Event().wait()
+
+
+MERGED = {"tasks": [{"task": "x", "context_paths": [], "integration": "merge"}]}
+MERGING: list[tuple[str, dict[str, Any]]] = [
+    (WAIT, {}),
+    (FETCH, {"job_id": "a"}),
+    (CONTINUE, {"subagent_id": "a", "message": "more"}),
+    (SPAWN, MERGED),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), MERGING)
+def test_a_result_is_delivered_again_if_the_call_is_cancelled_while_it_is_merged(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    async def scene() -> None:
+        desk = StuckMerge()
+        calls = DelegationCalls(desk)
+        call = asyncio.create_task(calls.perform(Request(tool=tool, arguments=arguments)))
+        await desk.merging.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await calls.close()
+        assert call.cancelled() and desk.taken_back == ["a"]
+
+    play(scene())
+
+
+def test_a_background_result_is_delivered_again_if_the_call_is_cancelled_while_it_is_merged() -> (
+    None
+):
+    async def scene() -> None:
+        desk = StuckMerge()
+        desk.others.set_result([desk.told])
+        calls = DelegationCalls(desk)
+        call = asyncio.create_task(calls.perform(Request(tool=LIST, arguments={})))
+        await desk.merging.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await calls.close()
+        assert desk.taken_back == ["a"]
+
+    play(scene())
+
+
+@pytest.mark.parametrize(("tool", "arguments"), MERGING[2:])
+def test_a_result_whose_merge_fails_is_delivered_with_a_warning(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    async def scene() -> None:
+        desk = StuckMerge()
+        desk.refusal = StewardUnavailable("it is gone")
+        desk.others.set_result([])
+        answer = await DelegationCalls(desk).perform(Request(tool=tool, arguments=arguments))
+        assert answer.delivered == ("a",)
+        assert "its output was not merged yet: it is gone" in "\n".join(answer.texts)
+
+    play(scene())
+
+
+class PlanSession(FakeDesk):
+    """Session with a plan that settles a step, and then asks for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.waiting = asyncio.Event()
+        self.waits = 0  # requests for the next step that are under way
+        self.cancelled: list[str] = []
+
+    async def start_run(self, plan: str, names: Sequence[str], **params: Any) -> dict[str, Any]:
+        return {"task_id": "mcp-plan-1", "path": "/t", "subagents": []}
+
+    def follow_run(self, task: str) -> Any:
+        return nullcontext()
+
+    async def wait_run(self, task: str) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("this plan does not end")
+
+    async def wait_in_run(self, task: str) -> dict[str, Any]:
+        self.waits += 1
+        if self.waits == 1 and self.steps.empty():
+            self.waiting.set()
+        try:
+            return await self.steps.get()
+        finally:
+            self.waits -= 1
+
+    async def cancel_run(self, task: str) -> None:
+        self.cancelled.append(task)
+
+
+PLANNED = {
+    "tasks": [
+        {"task": "x", "context_paths": [], "subagent_id": "a"},
+        {"task": "y", "context_paths": [], "subagent_id": "b", "depends_on": ["a"]},
+    ]
+}
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["timed out", "cancelled"])
+def test_a_plan_goes_on_if_its_call_timed_out_and_ends_if_it_was_cancelled(cut: bool) -> None:
+    async def scene() -> None:
+        session = PlanSession()
+        session.steps.put_nowait(TOLD)
+        calls = DelegationCalls(session)
+        reasons = [cut]  # told once, as the record of cancelled calls does
+        request = Request(
+            tool=SPAWN, arguments=PLANNED, was_cut=lambda: bool(reasons and reasons.pop())
+        )
+        call = asyncio.create_task(calls.perform(request))
+        await session.waiting.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await calls.close()
+        assert session.cancelled == ([] if cut else ["mcp-plan-1"])
+        assert session.taken_back == ["a"]
+        assert session.waits == 0, "a request left behind would receive the next result"
+
+    play(scene())
+
+
+def test_a_plan_that_asks_delivers_its_results_again_if_the_call_ends_at_that_moment() -> None:
+    async def scene() -> None:
+        session = PlanSession()
+        calls = DelegationCalls(session)
+        call = asyncio.create_task(calls.perform(Request(tool=SPAWN, arguments=PLANNED)))
+        await session.waiting.wait()
+        session.steps.put_nowait(TOLD | {"status": "blocked"})
+        # Until the work has ended, and before the call goes on.
+        for _ in range(4):
+            await asyncio.sleep(0)
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        await calls.close()
+        assert call.cancelled() and session.taken_back == ["a"]
 
     play(scene())
