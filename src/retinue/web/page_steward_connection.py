@@ -17,9 +17,10 @@ IDLE_SECONDS = 20.0
 
 
 class StewardConnection(StewardConnector):
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, idle_seconds: float = IDLE_SECONDS) -> None:
         super().__init__()
         self.root = root
+        self.idle_seconds = idle_seconds
         # Pending requests
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
@@ -34,6 +35,8 @@ class StewardConnection(StewardConnector):
             RetinueError: the steward refused the request, or none could be reached.
         """
         self._asked += 1
+        # A timer of an idle moment before must not end this request.
+        self._keep()
         try:
             remote = await self.get_remote(partial(self._connect, start))
             return await remote.call(verb, **params)
@@ -58,7 +61,7 @@ class StewardConnection(StewardConnector):
     def _schedule_close(self) -> None:
         self._keep()
         if not self._asked:
-            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self.close)
+            self._idle = asyncio.get_running_loop().call_later(self.idle_seconds, self.close)
 
     def _keep(self) -> None:
         if self._idle is not None:
