@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,22 +20,28 @@ from typing import Any
 
 import pytest
 
+from retinue.cli.service_commands import serve_metrics
+from retinue.core import events
 from retinue.core.errors import BadInput
-from retinue.steward.webhooks import KINDS, post, read_webhooks
+from retinue.core.events import Event, Recorded
+from retinue.core.ids import RunId, TaskId
+from retinue.steward.webhooks import KINDS, Webhook, WebhookSender, post, read_webhooks
 from support.cli import BOUND_S, Cli
 from support.roots import until
 from support.traces import is_over
 
 
 @contextmanager
-def serve_hooks(status: int = 200) -> Iterator[tuple[str, Queue[Any]]]:
+def serve_hooks(*statuses: int) -> Iterator[tuple[str, Queue[Any]]]:
+    """Serve a webhook that answers with these statuses, one after the other; the last stays."""
     got: Queue[Any] = Queue()
+    left = [*statuses] or [200]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             got.put((self.path, json.loads(body)))
-            self.send_response(status)
+            self.send_response(left.pop(0) if len(left) > 1 else left[0])
             self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -185,6 +192,27 @@ def test_metrics_count_what_the_root_has(cli: Cli) -> None:
     cli.run("metrics", "--listen", "0.0.0.0:9464", code=2)
 
 
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_metrics_are_served_on_loopback_and_to_no_page_of_another_name(
+    capfd: pytest.CaptureFixture[str], host: str, shown: str
+) -> None:
+    served = threading.Thread(
+        target=serve_metrics, args=(host, 0, lambda: "figures 1\n"), daemon=True
+    )
+    served.start()
+    printed: list[str] = []
+    until(lambda: bool(printed.append(capfd.readouterr().out) or "".join(printed).strip()))
+    url = "".join(printed).strip()
+    assert url.startswith(f"http://{shown}:") and url.endswith("/metrics")
+    with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+        assert answer.read() == b"figures 1\n"
+    foreign = urllib.request.Request(url, headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(foreign, timeout=BOUND_S)
+    refused.value.close()
+    assert refused.value.code == 403
+
+
 def test_a_webhook_is_told_of_an_end_and_of_a_gate(cli: Cli, tmp_path: Path) -> None:
     with serve_hooks() as (url, got):
         folder = tmp_path / "config" / "retinue"
@@ -208,8 +236,32 @@ def test_a_webhook_that_does_not_answer_delays_nothing(cli: Cli, tmp_path: Path)
     cli.run("steward", "stop")
 
 
+@pytest.mark.parametrize(("status", "sent"), [(429, 2), (404, 1)])
+def test_a_webhook_that_is_told_to_come_later_is_sent_again(status: int, sent: int) -> None:
+    with serve_hooks(status, 200) as (url, got):
+        hook = Webhook(url=url, types=frozenset({events.TASK_CLOSED}))
+        sender = WebhookSender([hook], Path("/root"), lambda text: None)
+        recorded = Recorded(
+            seq=1,
+            ts="2026-01-01T00:00:00Z",
+            task=TaskId("t"),
+            run=RunId("r"),
+            step_idx=None,
+            contract_sha256=None,
+            event=Event(type=events.TASK_CLOSED, summary="closed"),
+        )
+        sender(TaskId("t"), [recorded])
+        sender.close(BOUND_S)
+        assert got.qsize() == sent
+
+
+def test_an_address_that_cannot_be_reached_is_a_problem_and_not_an_exception() -> None:
+    assert "range" in post("http://a:99999/", b"{}")
+    assert "control characters" in post("http://a b/", b"{}")
+
+
 def test_a_redirect_is_not_followed() -> None:
-    with serve_hooks(status=302) as (url, got):
+    with serve_hooks(302) as (url, got):
         assert post(url, b"{}") == "status 302"
         assert got.qsize() == 1
 
@@ -224,6 +276,7 @@ def test_a_redirect_is_not_followed() -> None:
         "webhooks: [{url: 'http://[::1'}]",
         "webhooks: [{url: 'http://a:port/'}]",
         "webhooks: [{url: 'http://a:99999/'}]",
+        "webhooks: [{url: 'http://a b/'}]",
     ],
 )
 def test_a_wrong_webhook_is_refused(tmp_path: Path, text: str) -> None:

@@ -35,6 +35,8 @@ SocketMode=0600
 [Install]
 WantedBy=sockets.target
 """
+# systemd itself gives a unit 90 s to start or to stop.
+SYSTEMCTL_SECONDS = 100
 LONGEST_ADDRESS = 107  # bytes of a path that a socket can be bound to
 LISTEN_FDS_START = 3  # the first descriptor that systemd passes
 OF_SYSTEMD = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
@@ -293,9 +295,20 @@ def run_systemctl(*words: str, check: bool = True) -> str:
             hint="'retinue steward run' runs the steward in the foreground, for any other service "
             "manager; 'retinue service install --print' prints the unit",
         )
-    done = subprocess.run(
-        [program, "--user", *words], capture_output=True, text=True, timeout=60, check=False
-    )
+    try:
+        done = subprocess.run(
+            [program, "--user", *words],
+            capture_output=True,
+            text=True,
+            timeout=SYSTEMCTL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RetinueError(
+            f"systemctl --user {words[0]} did not end within {SYSTEMCTL_SECONDS} s",
+            code="no_systemd",
+            hint="'systemctl --user list-jobs' shows what it waits for",
+        ) from None
     if done.returncode and (check or not done.stdout.strip()):
         why = done.stderr.strip().splitlines()
         raise RetinueError(
@@ -324,17 +337,26 @@ def metrics(session: CliSession, listen: str | None) -> None:
     serve_metrics(host, port, lambda: str(session.call("metrics")["text"]))
 
 
-def _parse_address(text: str) -> tuple[str, int]:
+def _names_loopback(host: str) -> bool:
+    """Return whether a Host header, with or without a port, names this machine's loopback."""
+    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
+    return _is_loopback(name.strip("[]"))
+
+
+def _is_loopback(name: str) -> bool:
     from ipaddress import ip_address
 
+    try:
+        return name.lower() == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     name = host.strip("[]")
-    try:
-        good = name == "localhost" or ip_address(name).is_loopback
-        number = int(port)
-    except ValueError:
-        good, number = False, 0
-    if not good or not 0 <= number <= 65535:
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
+    if not _is_loopback(name) or not 0 <= number <= 65535:
         raise BadInput(
             f"--listen {text[:80]!a} is not a loopback address with a port",
             code="bad_address",
@@ -350,6 +372,10 @@ def serve_metrics(host: str, port: int, read: Callable[[], str]) -> None:
         timeout = 10
 
         def do_GET(self) -> None:
+            # A page whose name resolves to loopback must not read them: DNS rebinding.
+            if not _names_loopback(self.headers.get("Host", "")):
+                self.send_error(403)
+                return
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
                 return
@@ -367,8 +393,11 @@ def serve_metrics(host: str, port: int, read: Callable[[], str]) -> None:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = Server((host, port), Handler)
     except OSError as error:
         raise BadInput(
             f"{host}:{port} cannot be used: {error.strerror}",
@@ -376,6 +405,7 @@ def serve_metrics(host: str, port: int, read: Callable[[], str]) -> None:
             hint="port 0 takes a free one, as in --listen 127.0.0.1:0",
         ) from None
     with server:
-        render.print_line(f"http://{host}:{server.server_port}/metrics")
+        shown = f"[{host}]" if ":" in host else host
+        render.print_line(f"http://{shown}:{server.server_port}/metrics")
         render.flush()
         server.serve_forever()

@@ -85,9 +85,12 @@ def _is_web_address(url: str) -> bool:
     try:
         address = urlsplit(url)
         # Reading the port checks it; 0 cannot be connected to.
-        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+        named = bool(address.hostname) and address.port != 0
     except ValueError:
         return False
+    # The HTTP client refuses these characters in host and path.
+    plain = not any(each.isspace() or ord(each) < 0x20 or ord(each) == 0x7F for each in url)
+    return named and plain and address.scheme in ("http", "https")
 
 
 def _make_error(path: Path, message: str) -> BadInput:
@@ -146,13 +149,17 @@ class WebhookSender:
             if not problem:
                 self.sent += 1
                 return
-            # A refusal (4xx) does not change by repeating it.
-            if problem.startswith("status 4") or number == TRIES - 1 or self._stopped.wait(pause):
+            if _is_final(problem) or number == TRIES - 1 or self._stopped.wait(pause):
                 break
             pause *= 2
         self.dropped += 1
         # Without path and query, which may hold a secret.
         self._complain(f"webhook to {urlsplit(url).hostname}: {problem}; the message is dropped")
+
+
+def _is_final(problem: str) -> bool:
+    """Return whether a repetition would get the same refusal: all of 4xx but "later", as 429."""
+    return problem.startswith("status 4") and problem not in ("status 408", "status 429")
 
 
 def post(url: str, body: bytes) -> str:
@@ -163,15 +170,16 @@ def post(url: str, body: bytes) -> str:
     address = urlsplit(url)
     host = address.hostname or ""
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-    connection: http.client.HTTPConnection
-    if address.scheme == "https":
-        context = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(
-            host, address.port, timeout=TIMEOUT_SECONDS, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host, address.port, timeout=TIMEOUT_SECONDS)
+    connection: http.client.HTTPConnection | None = None
     try:
+        if address.scheme == "https":
+            # Fails where SSL_CERT_FILE names no file.
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(
+                host, address.port, timeout=TIMEOUT_SECONDS, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(host, address.port, timeout=TIMEOUT_SECONDS)
         headers = {"Content-Type": "application/json", "User-Agent": "retinue"}
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
@@ -181,7 +189,8 @@ def post(url: str, body: bytes) -> str:
     except (OSError, http.client.HTTPException, ValueError) as error:
         return str(error) or type(error).__name__
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 def _build_message(root: str, task: TaskId, recorded: Recorded) -> bytes:
