@@ -256,6 +256,8 @@ def install(
 
             make_root(folder, os.environ)
         for each in needed:
+            each.require_unchanged()
+        for each in needed:
             each.carry_out()
         files = {str(each.file): _name_change(each) for each in needed}
         document |= {"changed": True, "files": files, "diff": diff}

@@ -145,6 +145,9 @@ def test_what_the_user_added_to_the_entry_stays(client: str, tmp_path: Path) -> 
         ("gemini", "{"),
         ("codex", "model = "),
         ("codex", "mcp_servers = 7\n"),
+        ("codex", 'mcp_servers = { other = { command = "x" } }\n'),
+        # A table written after the first key would take the second one in.
+        ("codex", 'mcp_servers.other.command = "x"\nmodel = "m"\n'),
         ("zed", '{"a": 1, "a": 2}'),
     ],
 )
@@ -157,6 +160,64 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone(
     with pytest.raises(BadInput):
         plan_changes(found, remove=False)
     assert found.file.read_text() == text
+
+
+@pytest.mark.parametrize("client", ["codex", "zed"])
+def test_the_line_ends_of_a_file_stay(client: str, tmp_path: Path) -> None:
+    found = entry(client, tmp_path)
+    found.file.parent.mkdir(parents=True)
+    before = b'{\r\n  "theme": "One" // mine\r\n}\r\n'
+    if found.is_toml:
+        before = b'model = "m" # mine\r\n\r\n[tui]\r\ntheme = "d"\r\n'
+    found.file.write_bytes(before)
+    plan_changes(found, remove=False).carry_out()
+    after = found.file.read_bytes()
+    assert b"retinue" in after and after.count(b"\r\n") == after.count(b"\n")
+    plan_changes(found, remove=True).carry_out()
+    assert found.file.read_bytes().split() == before.split()
+    assert b"\r\n" in found.file.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["{}\n", None], ids=["a file", "no file"])
+def test_what_another_program_wrote_meanwhile_is_not_overwritten(
+    text: str | None, tmp_path: Path
+) -> None:
+    found = entry("gemini", tmp_path)
+    found.file.parent.mkdir(parents=True)
+    if text is not None:
+        found.file.write_text(text)
+    change = plan_changes(found, remove=False)
+    found.file.write_text('{"theme": "dark"}\n')
+    with pytest.raises(BadInput, match="by another program meanwhile"):
+        change.carry_out()
+    assert found.file.read_text() == '{"theme": "dark"}\n'
+
+
+def test_a_link_in_the_project_leads_to_no_other_file(tmp_path: Path) -> None:
+    """A checkout can contain links at the names of temporary files."""
+    other = tmp_path / "profile"
+    other.write_text("mine\n")
+    found = entry("claude", tmp_path / "project")
+    found.file.parent.mkdir()
+    for name in (f".{found.file.name}.retinue-new", f".{found.file.name}.new"):
+        (found.file.parent / name).symlink_to(other)
+    plan_changes(found, remove=False).carry_out()
+    assert other.read_text() == "mine\n" and parsed(found) == dict(found.value)
+    assert not found.file.is_symlink()
+
+
+def test_a_link_to_a_private_file_stays_and_so_does_its_mode(
+    tmp_path: Path,
+) -> None:
+    found = entry("zed", tmp_path)
+    found.file.parent.mkdir(parents=True)
+    kept = tmp_path / "dotfiles.json"
+    kept.write_text('{"key": "k"}\n')
+    kept.chmod(0o600)
+    found.file.symlink_to(kept)
+    plan_changes(found, remove=False).carry_out()
+    assert found.file.is_symlink() and "retinue" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
 
 
 def test_comments_before_the_document_stay(tmp_path: Path) -> None:
@@ -195,6 +256,22 @@ def test_hooks_are_added_once_beside_others_and_removed(tmp_path: Path) -> None:
     build_hook_changes(tmp_path, [], remove=True).carry_out()
     assert json.loads(file.read_text()) == mine
     assert not build_hook_changes(tmp_path, [], remove=True).needed
+
+
+def test_hooks_of_the_user_stay_beside_ours_and_if_they_are_named_alike(tmp_path: Path) -> None:
+    file = tmp_path / ".claude" / "settings.json"
+    file.parent.mkdir()
+    news = {"type": "command", "command": "print-mcp newsletter"}
+    old = {"type": "command", "command": "/old/retinue mcp news"}
+    bell = {"type": "command", "command": "bell"}
+    groups = [{"hooks": [news]}, {"matcher": "x", "hooks": [old, bell]}]
+    file.write_text(json.dumps({"hooks": {"Stop": groups}}))
+    build_hook_changes(tmp_path, ["retinue", "mcp", "news"], remove=False).carry_out()
+    hooks = json.loads(file.read_text())["hooks"]["Stop"]
+    assert hooks[:2] == [{"hooks": [news]}, {"matcher": "x", "hooks": [bell]}]
+    assert [each["command"] for each in hooks[2]["hooks"]] == ["retinue mcp news"]
+    build_hook_changes(tmp_path, [], remove=True).carry_out()
+    assert json.loads(file.read_text())["hooks"]["Stop"] == hooks[:2]
 
 
 def test_subagents_are_offered_by_keys_and_agents_on_the_path(tmp_path: Path) -> None:

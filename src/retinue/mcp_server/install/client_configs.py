@@ -14,7 +14,8 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,12 +91,27 @@ class FileChange:
         )
         return "\n".join(lines)
 
+    def require_unchanged(self) -> None:
+        """Check that the file is as it was when the change was made.
+
+        Raises:
+            BadInput: another program wrote it since, whose changes would be lost.
+        """
+        if _read(self.file) != self.before:
+            raise BadInput(
+                f"{self.file} was changed by another program meanwhile; nothing was written to it",
+                code="bad_file",
+                hint="repeat the command, which shows what it would change now",
+            )
+
     def carry_out(self) -> None:
         """Write or remove the file, atomically. An emptied folder of the client goes with it.
 
         Raises:
+            BadInput: another program wrote it meanwhile.
             StorageFailed: it could not be written.
         """
+        self.require_unchanged()
         try:
             if self.after is None:
                 self.file.unlink(missing_ok=True)
@@ -109,7 +125,7 @@ class FileChange:
             # may hold one in the place of the temporary file.
             target = self.file.resolve()
             kept = target.stat().st_mode & 0o777 if self.before is not None else _usual_mode()
-            write_atomic(target, self.after.encode(), kept)
+            write_atomic(target, self.after.encode(), kept, synced=True)
         except OSError as error:
             raise StorageFailed(f"{self.file}: {error.strerror or error}") from None
 
@@ -178,9 +194,8 @@ def plan_changes(entry: ConfigEntry, *, remove: bool) -> FileChange:
         BadInput: the file cannot be read or changed safely.
     """
     before = _read(entry.file)
-    text = before or ""
     edit = _edit_toml if entry.is_toml else _edit_json
-    after = edit(text, entry, remove=remove)
+    after = _keep_line_ends(before or "", lambda text: edit(text, entry, remove=remove))
     return _make_change(entry.file, before, after, remove=remove)
 
 
@@ -208,26 +223,55 @@ def build_hook_changes(project: Path, command: Sequence[str], *, remove: bool) -
     file = project / ".claude" / "settings.json"
     entry = ConfigEntry(file=file, path=("hooks", NAME), value={})
     before = _read(file)
-    text = before or ""
-    hooks = _parse_json(text, entry).get("hooks", {})
-    if not isinstance(hooks, dict):
-        raise _make_error(entry, "hooks is not an object")
-    mine = {"hooks": [{"type": "command", "command": shlex.join(command), "timeout": 20}]}
-    for event in HOOK_EVENTS:
-        listed = hooks.get(event, [])
-        if not isinstance(listed, list):
-            raise _make_error(entry, f"{event} is not a list")
-        # Ours is known by its last words, so that an older command is replaced.
-        numbers = [at for at, each in enumerate(listed) if HOOK_MARK in json.dumps(each)]
-        if not remove and [listed[at] for at in numbers] == [mine]:
+
+    def edit(text: str) -> str:
+        hooks = _parse_json(text, entry).get("hooks", {})
+        if not isinstance(hooks, dict):
+            raise _make_error(entry, "hooks is not an object")
+        for event in HOOK_EVENTS:
+            listed = hooks.get(event, [])
+            if not isinstance(listed, list):
+                raise _make_error(entry, f"{event} is not a list")
+            text = _edit_hooks(text, event, listed, [] if remove else command)
+        return text
+
+    after = _keep_line_ends(before or "", edit)
+    return _make_change(file, before, after, remove=remove)
+
+
+def _edit_hooks(text: str, event: str, groups: Sequence[Any], command: Sequence[str]) -> str:
+    """Return the text with our hook of an event, or without it if there is no command."""
+    words = shlex.join(command)
+    mine = {"hooks": [{"type": "command", "command": words, "timeout": 20}]}
+    ours = [[at for at, hook in enumerate(_list_hooks(each)) if _is_ours(hook)] for each in groups]
+    if command and mine in groups and sum(map(len, ours)) == 1:
+        return text
+    removed = 0
+    for number in reversed(range(len(groups))):
+        group = ("hooks", event, number)
+        if ours[number] and len(ours[number]) == len(_list_hooks(groups[number])):
+            text = remove_value(text, group)
+            removed += 1
             continue
-        for number in reversed(numbers):
-            text = remove_value(text, ("hooks", event, number))
-        if not remove:
-            alone = len(numbers) == len(listed)
-            path = ("hooks", event)
-            text = set_value(text, path, [mine]) if alone else append_element(text, path, mine)
-    return _make_change(file, before, text, remove=remove)
+        # The user's own hooks in the same group stay.
+        for at in reversed(ours[number]):
+            text = remove_value(text, (*group, "hooks", at))
+    if not command:
+        return text
+    path = ("hooks", event)
+    alone = removed == len(groups)
+    return set_value(text, path, [mine]) if alone else append_element(text, path, mine)
+
+
+def _list_hooks(group: object) -> list[Any]:
+    listed = group.get("hooks") if isinstance(group, dict) else None
+    return listed if isinstance(listed, list) else []
+
+
+def _is_ours(hook: object) -> bool:
+    """Return whether a hook is ours, by its last words: an older command is replaced, too."""
+    command = hook.get("command") if isinstance(hook, dict) else None
+    return isinstance(command, str) and command.rstrip().endswith(f" {HOOK_MARK}")
 
 
 def _make_change(file: Path, before: str | None, after: str, *, remove: bool) -> FileChange:
@@ -276,11 +320,28 @@ def _select_changed(entry: ConfigEntry, found: Mapping[str, Any]) -> dict[str, A
 
 def _edit_toml(text: str, entry: ConfigEntry, *, remove: bool) -> str:
     try:
+        expected = tomllib.loads(text)
         document = tomlkit.parse(text)
-        changed = _change(document, entry, remove=remove)
-        return tomlkit.dumps(document) if changed else text
-    except (TOMLKitError, RecursionError) as error:
+    except (ValueError, TOMLKitError, RecursionError) as error:
         raise _make_error(entry, f"it is not valid TOML: {error}") from None
+    try:
+        if not _change(document, entry, remove=remove):
+            return text
+        _change(expected, entry, remove=remove)
+        after = tomlkit.dumps(document)
+        # With dotted keys, tomlkit writes the new table before keys that are then part of it.
+        if tomllib.loads(after) == expected:
+            return after
+    except (ValueError, TOMLKitError, RecursionError):
+        pass
+    raise _make_error(entry, f"no table can be added to {entry.path[0]} as it is written there")
+
+
+def _keep_line_ends(text: str, edit: Callable[[str], str]) -> str:
+    """Edit a text whose lines end in a line feed; return it with the line ends that it had."""
+    if "\r\n" not in text or text.count("\r\n") != text.count("\n"):
+        return edit(text)
+    return edit(text.replace("\r\n", "\n")).replace("\n", "\r\n")
 
 
 def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
@@ -318,7 +379,9 @@ def _change(document: Any, entry: ConfigEntry, *, remove: bool) -> bool:
 
 def _read(file: Path) -> str | None:
     try:
-        return file.read_text(encoding="utf-8")
+        # With the line ends as they are: they are written back.
+        with file.open(encoding="utf-8", newline="") as content:
+            return content.read()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
