@@ -162,6 +162,20 @@ def test_logs_are_shown_plain_and_followed_to_the_end(cli: Cli) -> None:
     assert cli.run("subagent", "logs", task, "one", "--stderr", "--stdout") == shown
 
 
+def test_logs_that_are_followed_by_a_shortened_id_end_with_the_subagent(cli: Cli) -> None:
+    task = cli.task()
+    script = "echo begun; while [ ! -e go ]; do sleep 0.02; done"
+    cli.run("subagent", "spawn", task, "--id", "alone", "--", "sh", "-c", script)
+    names = [(task, "al"), ("@last", "@last")]
+    each = [cli.start("subagent", "logs", *name, "--follow", "--stdout") for name in names]
+    for following in each:
+        assert following.stdout is not None and following.stdout.readline() == "begun\n"
+    (cli.workspace(task, "alone") / "go").touch()
+    for following in each:
+        following.communicate(timeout=BOUND_S)
+        assert following.returncode == 0
+
+
 def test_logs_of_one_that_waits_in_the_queue_are_followed_from_its_start(cli: Cli) -> None:
     task = cli.task(CONFIG + "    subagent_max_concurrent: 1\n")
     cli.run("subagent", "spawn", task, "--id", "one", "--", "sh", "-c", DREAM)

@@ -114,3 +114,22 @@ def test_a_run_shows_one_table_also_when_its_steward_is_lost(cli: Cli) -> None:
         ["subagent", "status", "phase", "done", "tokens", "cost", "time"]
     ]
     assert "waits  result: completed" in seen
+
+
+def test_a_table_that_is_watched_leaves_the_terminal_as_it_was_also_if_it_is_terminated(
+    root: Root, task: str
+) -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "retinue", "--root", str(root.path), "top"]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := _read(ours):
+            if b"Ctrl-C ends" in piece and b"Ctrl-C ends" not in said:
+                process.send_signal(signal.SIGTERM)
+            said += piece
+    finally:
+        os.close(ours)
+    process.wait(20)
+    assert said.startswith(b"\x1b[?1049h\x1b[?25l") and said.endswith(b"\x1b[?25h\x1b[?1049l")

@@ -41,10 +41,10 @@ class Cli:
         self.environment = known | {"PYTHONPATH": str(SOURCE)}
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        options = {"cwd": self.folder, "env": self.environment} | options
+        known = {"cwd": self.folder, "env": self.environment, "stdin": subprocess.DEVNULL}
+        options = known | options
         return subprocess.Popen(
             [sys.executable, "-m", "retinue", *words],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -18,3 +18,10 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     os._exit(code)
+
+
+def collect_garbage() -> None:
+    """Collect garbage from now on: for commands that serve until they are stopped."""
+    # What was imported stays for good, so it need not be searched.
+    gc.freeze()
+    gc.enable()

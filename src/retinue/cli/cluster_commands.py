@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from retinue.cli import render
+from retinue.cli import collect_garbage, render
 from retinue.cli.options import CliCommand, CliGroup, missing_package, seconds, select_given, whole
 from retinue.cli.steward_session import CliSession
 from retinue.cli.temporary_root import stop
@@ -459,6 +459,7 @@ def _serve(session: CliSession, folder: Path, options: dict[str, Any]) -> None:
             )
             sys.stdout.flush()
 
+        collect_garbage()
         await run_node(folder, membership, settings, render.note, tell_up)
 
     os.umask(0o022)

@@ -117,7 +117,7 @@ class SettleWatcher:
             with session.open_client() as events, session.open_client() as asking:
                 stream = events.stream("task.events", task=task, type_prefix="agent.", follow=True)
                 for event in stream:
-                    if event["agentInstance"].lower() != subagent.lower():
+                    if event["agentInstance"] != subagent:
                         continue
                     self._wake()
                     if event["type"] in SETTLES:
@@ -154,7 +154,7 @@ def logs(
     printer = LogPrinter(session, headings=len(streams) > 1)
     if follow and known["status"] in UNSETTLED:
         _follow(
-            SettleWatcher(session, task, subagent),
+            SettleWatcher(session, known["task_id"], known["agentInstance"]),
             tails,
             printer,
             known["stdout"].rpartition("/")[0],

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 WIDEST_CELL = 80
@@ -72,16 +73,31 @@ def format_bytes(number: int) -> str:
 def cut_to_screen(line: str) -> str:
     """Return the line without the part that exceeds the width of the screen."""
     # Odd parts are colour sequences: they take no columns and are kept.
-    width = shutil.get_terminal_size().columns - 1
-    room = 0
+    room = shutil.get_terminal_size().columns - 1
     kept = ""
     for number, part in enumerate(ESCAPE.split(line)):
         if number % 2:
             kept += part
         else:
-            kept += part[: width - room]
-            room = min(width, room + len(part))
+            shown = cut_to_width(part, room)
+            kept += shown
+            room = 0 if len(shown) < len(part) else room - measure_width(shown)
     return kept
+
+
+def cut_to_width(text: str, width: int) -> str:
+    """Return as much of the text as fits into this many columns."""
+    if text.isascii():
+        return text[:width]
+    columns = accumulate(map(measure_width, text))
+    return text[: next((at for at, each in enumerate(columns) if each > width), len(text))]
+
+
+def fit_to_width(text: str, width: int, *, right: bool = False) -> str:
+    """Return the text cut or filled to this many columns."""
+    shown = cut_to_width(text, width)
+    space = " " * (width - measure_width(shown))
+    return space + shown if right else shown + space
 
 
 def print_line(text: str = "") -> None:

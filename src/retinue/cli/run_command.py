@@ -171,7 +171,7 @@ def _format_row(row: dict[str, Any]) -> str:
 def _format_line(texts: tuple[str, ...], status: str = "") -> str:
     """Return the cells as one line, cut to the screen: a wrapped row could not be overwritten."""
     cells = [
-        text[:width].rjust(width) if column >= RIGHT else text[:width].ljust(width)
+        render.fit_to_width(text, width, right=column >= RIGHT)
         for column, (text, width) in enumerate(zip(texts, WIDTHS, strict=True))
     ]
     whole = render.cut_to_screen("  ".join(cells))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.cli import render
+from retinue.cli import collect_garbage, render
 from retinue.cli.options import CliCommand, missing_package, read_config, read_text, whole
 from retinue.cli.steward_session import CliSession
 from retinue.core.errors import BadInput
@@ -84,6 +84,7 @@ def ui(
             webbrowser.open(leading[0].as_uri())
 
     leading: list[Path] = []
+    collect_garbage()
     try:
         serve(roots, host=host, port=port, token=token, announce=announce)
     finally:
@@ -138,5 +139,6 @@ def acp(session: CliSession, config: str | None) -> int:
         from retinue.acp_server.acp_agent import run
     except ModuleNotFoundError as error:
         raise missing_package("the server", error, extra="mcp") from None
+    collect_garbage()
     run(session.find_folder(), read_config(config) if config else {})
     return 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from retinue.cli import render
+from retinue.cli import collect_garbage, render
 from retinue.cli.options import CliCommand, CliGroup
 from retinue.cli.steward_session import CliSession
 from retinue.core.errors import BadInput, RetinueError, StewardUnavailable
@@ -334,6 +334,7 @@ def metrics(session: CliSession, listen: str | None) -> None:
         session.answer(document, lambda it: it["text"].rstrip())
         return
     host, port = _parse_address(listen)
+    collect_garbage()
     serve_metrics(host, port, lambda: str(session.call("metrics")["text"]))
 
 

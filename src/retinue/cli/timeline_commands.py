@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -168,6 +170,8 @@ def top(session: CliSession, once: bool, everyone: bool) -> None:
 
 def _watch(client: Client, everyone: bool) -> None:
     """Draw the table at every change until the user interrupts."""
+    # Such as of `timeout 60 retinue top`: it must not leave its screen behind.
+    before = signal.signal(signal.SIGTERM, _interrupt)
     sys.stdout.write(ENTER)
     try:
         seen = 0
@@ -181,6 +185,11 @@ def _watch(client: Client, everyone: bool) -> None:
     finally:
         sys.stdout.write(LEAVE)
         sys.stdout.flush()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _read_rows(client: Client, everyone: bool) -> list[dict[str, Any]]:

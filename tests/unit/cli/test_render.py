@@ -112,3 +112,20 @@ def test_the_cost_of_a_result_is_shown() -> None:
     usage = {"input_tokens": 50, "output_tokens": 3, "estimated_cost": 0.05}
     assert "50 + 3 tokens, $0.0500" in tables.format_result(ended | {"token_usage": usage})
     assert "tokens" not in tables.format_result(ended | {"token_usage": {}})
+
+
+@pytest.mark.parametrize("text", ["plain", "東京東京東京", "e\u0301e\u0301e\u0301", "a東b京c", ""])
+@pytest.mark.parametrize("width", [0, 1, 4, 5, 30])
+def test_text_is_cut_and_filled_by_columns_and_not_by_characters(text: str, width: int) -> None:
+    for right in (False, True):
+        shown = render.fit_to_width(text, width, right=right)
+        assert render.measure_width(shown) == width
+        assert text.startswith(shown.strip())
+
+
+def test_a_line_with_wide_characters_is_cut_to_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "11")
+    shown = render.cut_to_screen("\x1b[31m東京東京\x1b[0m東京")
+    assert shown == "\x1b[31m東京東京\x1b[0m東"
+    # What follows a character that did not fit is left out, however narrow it is.
+    assert render.cut_to_screen("123456789\x1b[31m東\x1b[0mx") == "123456789\x1b[31m\x1b[0m"

@@ -128,6 +128,9 @@ async def find_logs(app: App, params: Params) -> Any:
         "stdout": str(folder / "stdout.log"),
         "stderr": str(folder / "stderr.log"),
         "status": subagent.standing.status,
+        # Whole ids: the request may have the beginnings of them, or @last.
+        "task_id": subagent.task,
+        "agentInstance": subagent.id,
     }
 
 
