@@ -106,6 +106,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+def test_a_terminated_server_ends_in_order(own: Path) -> None:
+    with serving(own) as (served, process):
+        assert served.session(), "it serves"
+        process.terminate()
+        assert process.wait(BOUND_S) == 0, "killed by the signal, it would return no results"
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_the_tools_work_over_http(served: Served, era: str) -> None:
     async def scene() -> None:

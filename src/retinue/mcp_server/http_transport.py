@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import hmac
 import json
 import os
 import secrets
+import signal
 import socket
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -31,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import BadInput, StorageFailed
 from retinue.delegation.task_session import Choice
+from retinue.files import hold_descriptor
 from retinue.listen_address import LOOPBACK, HttpConnection, format_url_host, is_loopback, listen
 from retinue.mcp_server.cancelled_calls import CANCELLED, CancelledCalls
 from retinue.mcp_server.jsonrpc_validation import MAX_LINE, read_line
@@ -55,12 +58,10 @@ def read_token(root: Path, *, make: bool) -> str:
     path = root / TOKEN_FILE
     if make:
         make_root(root, os.environ)
-        # O_EXCL: two servers that start together must not overwrite each other's token.
-        with suppress(FileExistsError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            descriptor = os.open(path, flags, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32) + "\n")
+        try:
+            _make_token(path)
+        except OSError as error:
+            raise StorageFailed(f"{path}: {error.strerror}") from None
     try:
         token = _own_text(path).strip()
     except FileNotFoundError:
@@ -78,6 +79,28 @@ def read_token(root: Path, *, make: bool) -> str:
             hint="remove the file and start the server on loopback, which creates a new token",
         )
     return token
+
+
+def _make_token(path: Path) -> None:
+    """Write a new token into a file that does not exist.
+
+    Raises:
+        OSError: it cannot be written; no file is left.
+    """
+    with hold_descriptor(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+        # Of two servers that start together, the second waits for the first one's whole token.
+        fcntl.flock(top, fcntl.LOCK_EX)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:
+            return
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+        except OSError:
+            path.unlink()
+            raise
 
 
 def _own_text(path: Path) -> str:
@@ -121,7 +144,18 @@ async def serve(
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    await uvicorn.Server(config).serve(sockets=[listener])
+    await McpHttpServer(config).serve(sockets=[listener])
+
+
+class McpHttpServer(uvicorn.Server):
+    """Server that SIGTERM stops without killing this process: results are still to be returned."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM:
+            # Uvicorn would raise a signal that it recorded again, once it has stopped.
+            self.should_exit = True
+        else:
+            super().handle_exit(sig, frame)
 
 
 class McpHttpConnection(HttpConnection):

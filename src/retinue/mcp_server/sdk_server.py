@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,9 @@ def make_server(
         if answer.started_in:
             notices.watch(context, answer.started_in, answer.started)
         # If the client cancels now, the results in this answer are delivered again.
+        # Only their names are kept, since the record outlives the answer.
         if answer.delivered and not is_client(context, CANCEL_WHEN_ANSWERED):
-            cuts.mark_answered(lambda: calls.take_back(answer.delivered), *call)
+            cuts.mark_answered(partial(calls.take_back, answer.delivered), *call)
         answer = answer.add_warning(warning) if warning else answer
         return render_answer(answer, structured=structured)
 
@@ -235,4 +237,6 @@ def run(root: Path, choice: Choice, serving: Serving = stdio_transport.serve) ->
     # The command line runs without garbage collection, which suits short commands only.
     gc.freeze()
     gc.enable()
-    asyncio.run(serve())
+    # A second signal ends the wait for what outlives its call; the steward sees the end.
+    with suppress(asyncio.CancelledError):
+        asyncio.run(serve())

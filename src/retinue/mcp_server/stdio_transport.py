@@ -315,7 +315,7 @@ class Conversation:
 def can_block(request: dict[str, Any]) -> bool:
     """Return whether the request may block until subagents have ended."""
     params = request.get("params") or {}
-    name = params.get("name")
+    name = tool_definitions.STANDARD_NAMES.get(str(params.get("name")), params.get("name"))
     arguments = params.get("arguments") or {}
     blocks = request.get("method") == "tools/call" and name in BLOCKING
     in_background = isinstance(arguments, dict) and arguments.get("background") is True
