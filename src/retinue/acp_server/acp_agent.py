@@ -33,7 +33,9 @@ PROTOCOL = 1
 TURN_SECONDS = 86_400.0  # asked for; the configuration's longest time limit is in force
 TITLE = "Subagent at work"
 BEAT_SECONDS = 2.0
+FIRST_TURN = "turn-1"  # id of its subagent
 MOST_LOADED = 100  # turns of a session that are replayed
+MOST_LISTED = 1000  # subagents among which they are looked for
 MOST_ANSWER = 1 << 20  # characters; an editor has no tool to fetch the rest
 METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL = -32601, -32602, -32603
 OPTIONS = [
@@ -70,11 +72,14 @@ class AcpSession:
         self.last = ""  # subagent of the newest turn; empty before the first
         self.turn: asyncio.Task[Any] | None = None
 
-    async def find_last(self) -> None:
-        """Find the newest subagent of a session that another process began."""
+    async def find_turns(self) -> list[Message]:
+        """Find the turns of a session that another process began, oldest first."""
         await self.subagents.look()
-        rows = await self.subagents.list_rows(1)
-        self.last = str(rows[-1]["subagent_id"]) if rows else ""
+        rows = await self.subagents.list_rows(MOST_LISTED)
+        # Without the subagents that these delegated to.
+        turns = [row for row in rows if FIRST_TURN in (row["subagent_id"], row.get("continues"))]
+        self.last = str(turns[-1]["subagent_id"]) if turns else ""
+        return turns[-MOST_LOADED:]
 
 
 class AcpAgent:
@@ -166,8 +171,7 @@ class AcpAgent:
         if not is_id(name):
             raise InvalidParams("unknown sessionId")
         session = AcpSession(self._link, name, _take_folder(params), self._config)
-        await session.find_last()
-        rows = await session.subagents.list_rows(MOST_LOADED)
+        rows = await session.find_turns()
         if not rows:
             raise NotFound(f"no session {name}", code="unknown_task", hint="start a new session")
         before = ""
@@ -259,7 +263,7 @@ class AcpAgent:
                 "continue", subagent=session.last, message=text
             )
         else:
-            name = "turn-1"
+            name = FIRST_TURN
             brief = {
                 "task": text,
                 "subagent_id": name,
@@ -293,9 +297,12 @@ class AcpAgent:
             )
         verb = f"gate.{outcome}"
         await self._link.call(verb, task=session.name, gate=mine[0]["gate_id"], by="user")
-        told: Message = await session.subagents.ask("wait")
-        result: Message = told["result"]
-        return result
+        while True:
+            told: Message = await session.subagents.ask("wait")
+            # Results of others come in between: of subagents that it delegated to.
+            if told["agentInstance"] == session.last:
+                result: Message = told["result"]
+                return result
 
     async def _ask_permission(self, session: AcpSession, call: str, result: Message) -> str:
         """Return the option that the client chose; `cancelled` if it chose none."""
@@ -307,15 +314,20 @@ class AcpAgent:
             "session/request_permission",
             {"sessionId": session.name, "toolCall": asked, "options": OPTIONS},
         )
-        chosen = (answer.get("result") or {}).get("outcome") or {}
-        return str(chosen.get("optionId") or "cancelled")
+        result = answer.get("result")
+        outcome = result.get("outcome") if isinstance(result, dict) else None
+        chosen = outcome.get("optionId") if isinstance(outcome, dict) else None
+        return str(chosen or "cancelled")
 
     async def _request(self, method: str, params: Message) -> Message:
         self._number += 1
         number = self._number
-        self._asked[number] = asyncio.get_running_loop().create_future()
-        await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        return await self._asked[number]
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            return await answered
+        finally:
+            self._asked.pop(number, None)
 
     async def _update(
         self, session: AcpSession, what: str, content: Message | None = None, **more: Any
