@@ -156,3 +156,34 @@ def test_a_backup_that_leads_outside_is_refused_and_leaves_nothing(cli: Cli) -> 
     cli.run("restore", "text", code=2)
     assert sorted(os.listdir(cli.folder)) == ["h.tar.gz", "text"]
     assert not Path("/tmp/evil").exists()
+
+
+def test_a_damaged_backup_is_refused_and_leaves_nothing(cli: Cli) -> None:
+    closed_task(cli, "head -c 300000 /dev/urandom > file")
+    folder = cli.folder / "elsewhere"
+    folder.mkdir()
+    whole = folder / "b.tar.gz"
+    cli.json("backup", str(whole))
+    data = whole.read_bytes()
+    half = len(data) // 2
+    flipped = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
+    other = Cli(folder)
+    for content in (flipped, data[:half], data[:-4], data[:100] + bytes(50) + data[150:]):
+        whole.write_bytes(content)
+        said = other.json("restore", "b.tar.gz", "--root", ".retinue", code=2)
+        assert said["error"]["code"] == "bad_file"
+        assert "is not a backup of a root" in said["error"]["message"]
+        assert os.listdir(folder) == ["b.tar.gz"]
+    said = other.json("restore", "none.tar.gz", "--root", ".retinue", code=2)
+    assert said["error"]["message"].endswith("No such file or directory")
+
+
+def test_folders_without_end_are_left_out_of_a_backup(cli: Cli) -> None:
+    script = "for i in $(seq 600); do mkdir d; cd d; done; touch deep"
+    task = closed_task(cli, f"echo text > file; {script}")
+    target = cli.folder.parent / f"{cli.folder.name}.tar.gz"
+    report = cli.json("backup", str(target))
+    assert report["skipped"] == 1
+    with tarfile.open(target) as archive:
+        assert f"tasks/{task}/agents/one/workspace/file" in archive.getnames()
+    target.unlink()

@@ -8,6 +8,8 @@ root's identity are left out: a restored root is a new one, which adopts no proc
 
 from __future__ import annotations
 
+import errno
+import gzip
 import io
 import json
 import os
@@ -15,6 +17,7 @@ import sqlite3
 import stat
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path, PurePosixPath
@@ -32,6 +35,8 @@ from retinue.workspaces.owned_files import FOLDER, remove_tree
 
 # Copies of a user's own logins, in the home folder of a member (`login: own`).
 LOGINS = frozenset(each.target for profile in PROFILES for each in profile.credentials)
+# What the content of a file that is no backup, or is damaged, raises.
+UNREADABLE = (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, zlib.error)
 MANIFEST = "retinue-backup.json"  # the first member: says what the file is
 FORMAT = 1
 LOG = "events.jsonl"
@@ -57,6 +62,9 @@ LEFT_OUT = frozenset(
     }
 )
 PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Of what a running child removed, locked against its own user, or replaced by something else.
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO)
+DEEPEST = 100  # nested folders; deeper ones are left out
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -155,6 +163,10 @@ def _add(
         return
     if _is_login(parts):
         return
+    # Each level takes a descriptor and a part of the stack, and a child may nest without end.
+    if len(parts) > DEEPEST:
+        counted.skipped += 1
+        return
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
@@ -166,16 +178,16 @@ def _add(
             out.addfile(about)
             counted.files += 1
         elif stat.S_ISREG(status.st_mode):
-            descriptor = os.open(name, PLAIN, dir_fd=parent)
-            with os.fdopen(descriptor, "rb") as file:
+            with os.fdopen(_open_file(name, parent), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if len(parts) == 3 and parts[0] == "tasks" and name == LOG:
                     size = _find_log_end(file, last_seqs[parts[1].lower()], size)
                     file.seek(0)
                 _add_data(out, path, file, size, status.st_mode & 0o777, status.st_mtime)
             counted.files += 1
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        # A running child removed it, or locked it against its own user.
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
         counted.skipped += 1
 
 
@@ -183,6 +195,19 @@ def _is_login(parts: list[str]) -> bool:
     """Return whether this is the place of a login: tasks/T/agents/S/agent_home/MEMBER/FILE."""
     is_home = len(parts) > 6 and (parts[0], parts[2], parts[4]) == ("tasks", "agents", AGENT_HOME)
     return is_home and "/".join(parts[6:]) in LOGINS
+
+
+def _open_file(name: str, parent: int) -> int:
+    """Open a regular file.
+
+    Raises:
+        OSError: it is gone, or is something else by now.
+    """
+    descriptor = os.open(name, PLAIN, dir_fd=parent)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENOENT, "no longer a file", name)
+    return descriptor
 
 
 def _add_folder(
@@ -246,7 +271,7 @@ def restore_backup(source: Path, root: Path) -> dict[str, Any]:
     The content is not trusted: paths are checked, no link is followed, and nothing is run.
 
     Raises:
-        BadInput: the file is no backup, or the root exists; nothing was made.
+        BadInput: the file is no backup, is damaged, or the root exists; nothing was made.
         StorageFailed: the disk refused; nothing was made.
     """
     if os.path.lexists(root):
@@ -256,24 +281,26 @@ def restore_backup(source: Path, root: Path) -> dict[str, Any]:
             hint="name a folder that does not exist with --root",
         )
     unfinished = root.with_name(f".{root.name}.unfinished-{os.getpid()}")
-    with storage_failures(root):
-        unfinished.mkdir(mode=0o700)
-    try:
-        with storage_failures(root), tarfile.open(source, "r:gz") as archive:
-            manifest, files = _extract(archive, unfinished)
-        _require_database(unfinished / DATABASE)
+    with _open_backup(source) as content:
         with storage_failures(root):
-            # Fails if the root was made meanwhile and is not empty.
-            unfinished.rename(root)
-    except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
-        remove_tree(unfinished)
-        raise _make_no_backup_error(source, str(error)) from None
-    except BaseException as error:
-        remove_tree(unfinished)
-        cause = error.__cause__
-        if isinstance(error, StorageFailed) and isinstance(cause, tarfile.TarError | EOFError):
-            raise _make_no_backup_error(source, str(cause)) from None
-        raise
+            unfinished.mkdir(mode=0o700)
+        try:
+            with storage_failures(root):
+                manifest, files = _read_archive(content, unfinished)
+            _require_database(unfinished / DATABASE)
+            with storage_failures(root):
+                # Fails if the root was made meanwhile and is not empty.
+                unfinished.rename(root)
+        except UNREADABLE as error:
+            remove_tree(unfinished)
+            raise _make_no_backup_error(source, str(error)) from None
+        except BaseException as error:
+            remove_tree(unfinished)
+            cause = error.__cause__
+            # An OSError, though it is about the content.
+            if isinstance(error, StorageFailed) and isinstance(cause, gzip.BadGzipFile):
+                raise _make_no_backup_error(source, str(cause)) from None
+            raise
     return {
         "root": str(root),
         "tasks": manifest["tasks"],
@@ -283,12 +310,35 @@ def restore_backup(source: Path, root: Path) -> dict[str, Any]:
     }
 
 
+def _open_backup(source: Path) -> IO[bytes]:
+    try:
+        return open(source, "rb")
+    except OSError as error:
+        raise BadInput(
+            f"{source} cannot be read: {error.strerror}",
+            code="bad_file",
+            hint="name a file that 'retinue backup' wrote",
+        ) from None
+
+
 def _make_no_backup_error(source: Path, why: str) -> BadInput:
     return BadInput(
         f"{source} is not a backup of a root: {why}",
         code="bad_file",
         hint="'retinue backup FILE' writes one",
     )
+
+
+def _read_archive(content: IO[bytes], root: Path) -> tuple[dict[str, Any], int]:
+    with (
+        gzip.open(content, "rb") as unpacked,
+        tarfile.open(fileobj=unpacked, mode="r:") as archive,
+    ):
+        found = _extract(archive, root)
+        # The checksum comes at the very end, after what the archive itself reads.
+        for _ in _iter_blocks(unpacked):
+            pass
+        return found
 
 
 def _extract(archive: tarfile.TarFile, root: Path) -> tuple[dict[str, Any], int]:
