@@ -35,6 +35,7 @@ from retinue.core import events
 from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import TaskId, make_slug
 from retinue.core.subagent import Subagent, Task
+from retinue.core.text import clean_text
 from retinue.core.timeline import Lane
 from retinue.steward.app import App
 from retinue.steward.metrics import measure_root
@@ -51,6 +52,7 @@ CHAT, EXECUTE_TOOL = "chat", "execute_tool"
 
 TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 LEAVE_SECONDS = 1.0
+LONGEST_NAME = 200  # characters of a tool's name or of a call's id
 TITLES = "RETINUE_TELEMETRY_TITLES"  # 1: spans carry titles, and ids made from them
 # Standard variables of OpenTelemetry: where each signal goes, and how often metrics do.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -320,18 +322,19 @@ def _parse_calls(given: Any) -> list[dict[str, str]]:
     """Return the well-formed tool calls in what a child wrote, which is not trusted."""
     found = given if isinstance(given, list) else []
     return [
-        {"id": call["id"], "tool": call["tool"]}
+        # One text that cannot be encoded would cost all spans that are sent together.
+        {key: clean_text(call[key])[:LONGEST_NAME] for key in ("id", "tool")}
         for call in found
         if isinstance(call, dict) and all(isinstance(call.get(key), str) for key in ("id", "tool"))
     ]
 
 
 def _is_moment(text: str) -> bool:
+    """Return whether a child's text is a time that a span can have: 64 bits without a sign."""
     try:
-        _to_nanoseconds(text)
+        return 0 <= _to_nanoseconds(text) < 2**63
     except (ValueError, OverflowError):
         return False
-    return True
 
 
 def _to_nanoseconds(stamp: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -188,3 +189,25 @@ def test_a_subagent_is_linked_to_the_call_that_asked_for_it(
     if linked:
         assert span.links[0].trace_id.hex() == said.split("-")[1]
         assert span.links[0].span_id.hex() == said.split("-")[2]
+
+
+def test_what_a_child_claims_of_its_tools_costs_no_other_span(
+    collector: Collector, fresh: Root
+) -> None:
+    task = fresh.create_task()
+    fresh.run(task, sh("echo fine", subagent_id="hostile", close_on_completion=False))
+    claims = {
+        "late": "9999-01-01T00:00:00+00:00",
+        "early": "0001-01-02T00:00:00+00:00",
+        "half\ud800": "2026-01-01T00:00:00+00:00",
+        "good": "2026-01-01T00:00:00+00:00",
+    }
+    with (fresh.folder(task, "hostile") / "conversation.jsonl").open("a") as file:
+        for tool, at in claims.items():
+            call = {"id": tool, "tool": tool, "arguments": {}}
+            file.write(json.dumps({"role": "tool", "content": "x", "at": at, "call": call}) + "\n")
+    fresh.call("subagent.close", task=task, subagent="hostile", by="user")
+    until(lambda: collector.named("invoke_agent hostile"))
+    until(lambda: collector.named("execute_tool good"))
+    names = {span.name for span in collector.spans if span.name.startswith("execute_tool")}
+    assert names == {"execute_tool good", "execute_tool half\ufffd"}
