@@ -52,8 +52,10 @@ export function follow(path, { since, take, say, hidden = false }) {
 
   // After a restart the server does not know this session, and retrying would not help.
   async function again() {
+    const mine = source;
     const status = await fetch(`${API}/session`, { headers: { 'x-csrf-token': token() } }).then(answer => answer.status, () => 0);
-    if (over || source === null) return;
+    // The page was hidden or shown meanwhile: that has closed this stream, and may have opened another.
+    if (over || source !== mine) return;
     answers = status === 200;
     if (status === 401 || status === 403) say('out');
     else open(true);

@@ -1,18 +1,25 @@
 // Markdown as elements, never as HTML text, because a subagent wrote it.
 import { Fragment, html, plain, useState } from './lib.js';
 
-const INLINE = /(`+)([^`]|[^`].*?[^`])\1(?!`)|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*][^*]*)\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/;
+// Counted, not endless: from a mark without its end, each is tried up to its number of characters.
+const INLINE = /(`+)([^`]|[^`].{0,1000}?[^`])\1(?!`)|\*\*(.{1,1000}?)\*\*|__(.{1,1000}?)__|\*([^\s*][^*]{0,1000})\*|\[([^\]]{1,500})\]\((https?:\/\/[^\s)]{1,2000})\)/;
+const DEEPEST = 16; // marks, quotes and lists within each other; what is deeper is shown as it is
 const KEYWORDS = /\b(?:and|as|async|await|break|case|catch|class|const|continue|def|del|do|elif|else|enum|except|export|extends|false|False|finally|fn|for|from|func|function|if|impl|import|in|interface|is|lambda|let|match|mut|new|nil|None|not|null|or|package|pass|pub|raise|return|self|static|struct|super|switch|this|throw|true|True|try|type|use|var|void|while|with|yield)\b/;
-const CODE = new RegExp(`("(?:[^"\\\\\\n]|\\\\.)*"|'(?:[^'\\\\\\n]|\\\\.)*')|((?:#|//|--)\\s.*$)|(\\b\\d[\\d._]*\\b)|(${KEYWORDS.source})`, 'gm');
+const CODE = new RegExp(`("(?:[^"\\\\\\n]|\\\\.){0,1000}"|'(?:[^'\\\\\\n]|\\\\.){0,1000}')|((?:#|//|--)\\s.*$)|(\\b\\d[\\d._]*\\b)|(${KEYWORDS.source})`, 'gm');
 
-function inline(text) {
-  const found = INLINE.exec(text);
-  if (!found) return text;
-  const [all, , code, strong, alsoStrong, emphasis, label, address] = found;
-  const inner = code !== undefined ? html`<code>${code}</code>`
-    : address !== undefined ? html`<a href=${address} rel="noopener noreferrer nofollow" target="_blank" title=${address}>${inline(label)}</a>`
-      : emphasis !== undefined ? html`<em>${inline(emphasis)}</em>` : html`<strong>${inline(strong ?? alsoStrong)}</strong>`;
-  return html`${text.slice(0, found.index)}${inner}${inline(text.slice(found.index + all.length))}`;
+function inline(text, depth = 0) {
+  const parts = [];
+  let rest = text;
+  for (let found = depth < DEEPEST && INLINE.exec(rest); found; found = INLINE.exec(rest)) {
+    const [all, , code, strong, alsoStrong, emphasis, label, address] = found;
+    const within = words => inline(words, depth + 1);
+    const inner = code !== undefined ? html`<code>${code}</code>`
+      : address !== undefined ? html`<a href=${address} rel="noopener noreferrer nofollow" target="_blank" title=${address}>${within(label)}</a>`
+        : emphasis !== undefined ? html`<em>${within(emphasis)}</em>` : html`<strong>${within(strong ?? alsoStrong)}</strong>`;
+    parts.push(rest.slice(0, found.index), inner);
+    rest = rest.slice(found.index + all.length);
+  }
+  return [...parts, rest];
 }
 
 // Strings, comments, numbers and common keywords; the same for all languages.
@@ -32,18 +39,19 @@ const ITEM = /^(\s*)(?:[-*+]|\d{1,9}[.)])\s+(.*)$/;
 const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/;
 const cells = row => row.trim().replace(/^\||\|$/g, '').split('|').map(cell => cell.trim());
 
-function list(rows, ordered) {
+function list(rows, ordered, depth) {
   const items = [];
   for (const row of rows) {
     const found = ITEM.exec(row);
     if (found && (!items.length || found[1].length <= items[0].indent)) items.push({ indent: found[1].length, text: found[2], below: [] });
     else items[items.length - 1].below.push(found ? row : row.trim());
   }
-  const shown = items.map((item, index) => html`<li key=${index}>${inline(item.text)}${item.below.length ? blocks(item.below) : null}</li>`);
+  const shown = items.map((item, index) => html`<li key=${index}>${inline(item.text)}${item.below.length ? blocks(item.below, depth + 1) : null}</li>`);
   return ordered ? html`<ol>${shown}</ol>` : html`<ul>${shown}</ul>`;
 }
 
-function blocks(rows) {
+function blocks(rows, depth = 0) {
+  if (depth > DEEPEST) return [html`<p>${rows.join('\n')}</p>`];
   const made = [];
   let at = 0;
   const take = wanted => {
@@ -70,9 +78,9 @@ function blocks(rows) {
       at += 1;
       made.push(html`<hr />`);
     } else if (/^\s*>/.test(row)) {
-      made.push(html`<blockquote>${blocks(take(each => /^\s*>/.test(each)).map(each => each.replace(/^\s*> ?/, '')))}</blockquote>`);
+      made.push(html`<blockquote>${blocks(take(each => /^\s*>/.test(each)).map(each => each.replace(/^\s*> ?/, '')), depth + 1)}</blockquote>`);
     } else if (ITEM.test(row)) {
-      made.push(list(take((each, place) => !place || ITEM.test(each) || /^\s+\S/.test(each)), /^\s*\d/.test(row)));
+      made.push(list(take((each, place) => !place || ITEM.test(each) || /^\s+\S/.test(each)), /^\s*\d/.test(row), depth));
     } else if (row.includes('|') && TABLE_RULE.test(rows[at + 1] || '')) {
       const [names, , ...lines] = take((each, place) => place === 1 || each.includes('|'));
       made.push(html`<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table><thead><tr>${cells(names).map((cell, index) => html`<th key=${index}>${inline(cell)}</th>`)}</tr></thead>
