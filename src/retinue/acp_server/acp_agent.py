@@ -314,15 +314,16 @@ class AcpAgent:
             "session/request_permission",
             {"sessionId": session.name, "toolCall": asked, "options": OPTIONS},
         )
-        result = answer.get("result")
-        outcome = result.get("outcome") if isinstance(result, dict) else None
+        told = answer.get("result")
+        outcome = told.get("outcome") if isinstance(told, dict) else None
         chosen = outcome.get("optionId") if isinstance(outcome, dict) else None
         return str(chosen or "cancelled")
 
     async def _request(self, method: str, params: Message) -> Message:
         self._number += 1
         number = self._number
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answered
         try:
             await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             return await answered

@@ -383,7 +383,7 @@ def _extract_file(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Pat
     os.utime(target, (member.mtime, member.mtime), follow_symlinks=False)
 
 
-def _iter_blocks(content: IO[bytes]) -> Iterator[bytes]:
+def _iter_blocks(content: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     while block := content.read(BLOCK):
         yield block
 
