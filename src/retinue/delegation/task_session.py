@@ -14,7 +14,13 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from retinue.core.errors import NotFound, NothingToWaitFor, Refused, WaitTimedOut
+from retinue.core.errors import (
+    NotFound,
+    NothingToWaitFor,
+    Refused,
+    RetinueError,
+    WaitTimedOut,
+)
 
 PARENT = "mcp"  # the consumer name (each result is delivered once to it) and the first task's id
 TITLE = "Delegated by agents"
@@ -145,6 +151,7 @@ class TaskSession:
             while waits:
                 done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 found: list[dict[str, Any]] = []
+                failed: RetinueError | None = None
                 for each in done:
                     try:
                         found.append(each.result())
@@ -153,10 +160,15 @@ class TaskSession:
                         error = error if isinstance(error, WaitTimedOut) else nothing
                     except WaitTimedOut as late:
                         error = late
+                    except RetinueError as other:
+                        failed = other
                 # One result per call: others that came at the same moment are delivered later.
                 await self.take_back([each["agentInstance"] for each in found[1:]])
                 if found:
+                    # Also if another wait failed: the next call meets that error again.
                     return found[0]
+                if failed is not None:
+                    raise failed
         finally:
             await self._abandon(waits)
         raise error
@@ -251,7 +263,16 @@ class TaskSession:
     async def take_run_ends(self) -> list[dict[str, Any]]:
         """Return how plans ended that were under way before, each once."""
         over = self._unreported - set(self._live_runs) - self._followed
-        return [await self.wait_run(name) for name in sorted(over & self._runs.keys())]
+        ends: list[dict[str, Any]] = []
+        for name in sorted(over & self._runs.keys()):
+            try:
+                ends.append(await self.wait_run(name))
+            except RetinueError:
+                # Those before it count as reported by now, and it comes with a later call.
+                if not ends:
+                    raise
+                break
+        return ends
 
     async def take_in_run(self, task: str) -> list[dict[str, Any]]:
         """Return the undelivered results of a plan, and mark them delivered."""

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from retinue.core.errors import BadInput, NotFound, NothingToWaitFor, Refused, WaitTimedOut
+from retinue.core.errors import (
+    BadInput,
+    NotFound,
+    NothingToWaitFor,
+    Refused,
+    StewardUnavailable,
+    WaitTimedOut,
+)
 from retinue.delegation.task_session import Choice, TaskSession
 
 CHOICE = Choice(folder=Path("/"))
@@ -38,6 +45,8 @@ class Steward:
         if name not in self.states:
             raise NotFound(f"no task {name}", code="unknown_task")
         if verb == "run.wait":
+            if name not in self.ends:
+                raise StewardUnavailable("it is gone")
             return self.ends[name]
         return getattr(self, verb.partition(".")[2])(name, **params)
 
@@ -258,5 +267,48 @@ def test_a_plan_cannot_reuse_the_id_of_a_subagent(steward: Steward) -> None:
             await desk.start_run("{}", ["b", "a"], mark="1", apply=False)
         assert refused.value.code == "duplicate_id"
         assert not any(verb == "run.start" for verb, _ in steward.heard)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("failing", ["mcp", "mcp-plan-1"])
+def test_a_result_is_delivered_also_if_the_wait_in_another_task_fails(failing: str) -> None:
+    async def scene() -> None:
+        class HalfLost(Steward):
+            """Steward that fails to wait in one task, and has a result in the other."""
+
+            def wait(self, name: str, timeout_seconds: float, **more: Any) -> Any:
+                if not timeout_seconds:
+                    raise WaitTimedOut("nothing yet")
+                if name == failing:
+                    raise StewardUnavailable("it is gone")
+                return super().wait(name, **more)
+
+        lost = HalfLost()
+        lost.states = {"mcp": "open", "mcp-plan-1": "open"}
+        lost.untold = {name: [{"agentInstance": "a"}] for name in lost.states}
+        desk = TaskSession(lost.call, CHOICE)
+        await desk.look()
+        assert (await desk.wait(9))["agentInstance"] == "a"
+        with pytest.raises(StewardUnavailable):
+            await desk.wait(9)
+
+    asyncio.run(scene())
+
+
+def test_the_end_of_a_plan_is_told_also_if_that_of_another_cannot_be_read(steward: Steward) -> None:
+    async def scene() -> None:
+        desk = TaskSession(steward.call, CHOICE)
+        steward.states |= {"mcp-plan-1": "open", "mcp-plan-2": "open"}
+        await desk.look()
+        ends = {name: {"task_id": name} for name in ("mcp-plan-1", "mcp-plan-2")}
+        steward.states |= dict.fromkeys(ends, "closed")
+        await desk.look()
+        steward.ends = {"mcp-plan-1": ends["mcp-plan-1"]}
+        assert await desk.take_run_ends() == [ends["mcp-plan-1"]]
+        with pytest.raises(StewardUnavailable):
+            await desk.take_run_ends()
+        steward.ends = ends
+        assert await desk.take_run_ends() == [ends["mcp-plan-2"]]
 
     asyncio.run(scene())
