@@ -65,6 +65,46 @@ def test_two_that_remove_at_once_remove_everything_once(fresh: Root) -> None:
     assert not workspace.exists()
 
 
+def test_of_several_that_delete_a_task_at_once_one_deletes_it(fresh: Root) -> None:
+    task, _ = filled(fresh)
+    delete = [partial(fresh.client().call, "task.delete", task=task, force=True) for _ in range(3)]
+    ends = at_once(*delete)
+    refused = [end for end in ends if isinstance(end, RetinueError)]
+    (deleted,) = [end for end in ends if not isinstance(end, RetinueError)]
+    assert {error.code for error in refused} == {"unknown_task"}
+    assert deleted["subagents"] == 1 and deleted["bytes"] > 0
+
+
+@pytest.mark.parametrize("tasks", [True, False], ids=["whole tasks", "workspaces"])
+def test_a_task_that_got_the_id_of_a_deleted_one_meanwhile_stays(fresh: Root, tasks: bool) -> None:
+    old = fresh.create_task(task_id="same")
+    fresh.run(old, sh("echo ok", subagent_id="old"))
+    fresh.call("task.close", task=old)
+    _, workspace = filled(fresh)  # newer: it is removed first
+    clients = [fresh.client() for _ in range(2)]
+    collect = partial(fresh.client().call, "gc", force=True, tasks=tasks)
+    removing = threading.Thread(target=partial(clients[0].call, "gc", force=True))
+    removing.start()  # holds the turn for a while
+    until(lambda: not (workspace / "first").exists())
+    deleting = threading.Thread(
+        target=partial(clients[1].call, "task.delete", task="same", force=True)
+    )
+    deleting.start()  # next in turn
+    collecting = threading.Thread(target=collect)
+    collecting.start()
+    until(lambda: all(each["task_id"] != "same" for each in fresh.call("task.list")))
+    until(lambda: not fresh.task_folder("same").exists())
+    fresh.create_task(task_id="same")
+    wait = "while ! [ -e go ]; do sleep 0.02; done; cat go"
+    fresh.spawn("same", sh(wait, subagent_id="new"))
+    for thread in (removing, deleting, collecting):
+        thread.join()
+    (fresh.folder("same", "new") / "workspace" / "go").write_text("kept")
+    fresh.call("subagent.wait_all", task="same", timeout_seconds=20)
+    assert fresh.call("subagent.result", task="same", subagent="new")["answer"] == "kept"
+    fresh.sound()
+
+
 def test_one_that_goes_while_it_removes_is_out_of_the_way_of_the_next(fresh: Root) -> None:
     _, workspace = filled(fresh)
     client = fresh.client()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.clock import get_timestamp
-from retinue.core.errors import Refused
+from retinue.core.errors import NotFound, Refused
 from retinue.core.subagent import Subagent, Task
 from retinue.processes import finish_work
 from retinue.runtime import probes
@@ -50,10 +50,12 @@ async def delete_task(app: App, task: Task, *, by: str, force: bool) -> dict[str
     """Delete a closed task with its folder; return what was freed.
 
     Raises:
+        NotFound: it was deleted meanwhile.
         Refused: the task is open, or holds work that was not joined and `force` is not set.
         StorageFailed: the database refused (nothing was deleted), or a file cannot be removed.
     """
     async with app.collection_lock:
+        task = _reload_task(app, task)
         subagents = require_deletable(app, task, force=force)
         folder = app.folders.get_folder(task.id)
         freed = await asyncio.to_thread(measure_tree, folder)
@@ -63,6 +65,22 @@ async def delete_task(app: App, task: Task, *, by: str, force: bool) -> dict[str
         await finish_work(asyncio.to_thread(_remove_folder, app, folder, subagents))
         app.journal.wake(task.id)
     return {"task_id": task.id, "deleted": True, "subagents": len(subagents), "bytes": freed}
+
+
+def _reload_task(app: App, task: Task) -> Task:
+    """Return the record as it is now; call it with `app.collecting` held.
+
+    Raises:
+        NotFound: the task was deleted. Its id may belong to a new task, which stays.
+    """
+    now = app.records.get_task(task.id)
+    if now.created_at != task.created_at:
+        raise NotFound(
+            f"task {task.id} was deleted, and another one has its id now",
+            code="unknown_task",
+            hint="'retinue task show' describes the new one",
+        )
+    return now
 
 
 def require_deletable(app: App, task: Task, *, force: bool) -> list[Subagent]:
@@ -143,11 +161,10 @@ async def collect(app: App, request: CollectRequest) -> dict[str, Any]:
 
     Only closed tasks are touched: they take no more work, so this is safe beside running ones.
     """
-    chosen = _select_tasks(app, request)
     if request.tasks:
-        removed, kept = await _delete_tasks(app, chosen, request)
+        removed, kept = await _delete_tasks(app, request)
     else:
-        removed, kept = await _sweep_tasks(app, chosen, request)
+        removed, kept = await _sweep_tasks(app, request)
     return {
         "removed": removed,
         "kept": kept,
@@ -174,10 +191,10 @@ def _select_tasks(app: App, request: CollectRequest) -> list[Task]:
 Rows = list[dict[str, Any]]
 
 
-async def _delete_tasks(app: App, tasks: list[Task], request: CollectRequest) -> tuple[Rows, Rows]:
+async def _delete_tasks(app: App, request: CollectRequest) -> tuple[Rows, Rows]:
     removed: Rows = []
     kept: Rows = []
-    for task in tasks:
+    for task in _select_tasks(app, request):
         folder = app.folders.get_folder(task.id)
         about = {"task": task.id, "subagent": "", "path": str(folder)}
         try:
@@ -187,6 +204,8 @@ async def _delete_tasks(app: App, tasks: list[Task], request: CollectRequest) ->
             else:
                 done = await delete_task(app, task, by="user", force=request.force)
                 freed = done["bytes"]
+        except NotFound:
+            continue  # another call deleted it
         except Refused as error:
             kept.append(about | {"reason": error.message})
         else:
@@ -194,13 +213,14 @@ async def _delete_tasks(app: App, tasks: list[Task], request: CollectRequest) ->
     return removed, kept
 
 
-async def _sweep_tasks(app: App, tasks: list[Task], request: CollectRequest) -> tuple[Rows, Rows]:
+async def _sweep_tasks(app: App, request: CollectRequest) -> tuple[Rows, Rows]:
     removed: Rows = []
     kept: Rows = []
     # One collection at a time; deletions run in threads and always finish, even if the caller
     # disconnects.
     async with app.collection_lock:
-        for task in tasks:
+        # Not before: until then, a task may be deleted and another one get its id.
+        for task in _select_tasks(app, request):
             for name, folder, force in _list_folders(app, task, request.force):
                 sweeping = partial(_sweep_folder, folder, force=force, dry_run=request.dry_run)
                 went, stayed = await finish_work(asyncio.to_thread(sweeping))
