@@ -187,7 +187,7 @@ class EventFacts:
     ended_result: Result | None = None  # of that attempt alone
     result: Result | None = None  # that the parent receives
     questions: tuple[str, ...] = ()  # of a subagent that is now blocked
-    answer: str = ""  # to the questions of a blocked subagent
+    answer: str | None = None  # to the questions of a gate; it may be empty
 
 
 # One entry of a group commit, and what became of it: its events, or the error that refused it.

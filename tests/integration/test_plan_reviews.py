@@ -87,6 +87,16 @@ def test_output_that_changed_after_its_approval_is_not_merged(
     assert result["error"] == "its output changed after it was approved"
 
 
+def test_an_approval_without_words_is_one(root: Root) -> None:
+    task = start(root, plan(step("one", WRITES, approve=True)))
+    gate = open_gate(root, task)["gate_id"]
+    root.call("gate.approve", task=task, gate=gate, answer="", by="user")
+    root.call("subagent.wait_all", task=task, timeout_seconds=20)
+    assert reasons(root.call("run.wait", task=task)) == {"one": "merged"}
+    (known,) = root.call("gate.list", task=task)
+    assert known["state"] == "approved"
+
+
 def test_a_review_survives_the_steward(root: Root) -> None:
     task = start(root, plan(step("one", WRITES, approve=True)))
     gate = open_gate(root, task)["gate_id"]

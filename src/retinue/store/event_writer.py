@@ -178,13 +178,13 @@ class EventWriter:
     def _write_gate(self, subagent: Subagent, facts: EventFacts) -> None:
         # A finished subagent cannot use an answer any more.
         over = subagent.standing.state in (State.FAILED, State.CLOSED)
-        if not (facts.questions or facts.answer or over):
+        if not (facts.questions or facts.answer is not None or over):
             return
         where = {"task_id": subagent.task, "gate_id": subagent.gate}
         if facts.questions:
             questions = json.dumps(facts.questions)
             self._db.run("insert_gate", **where, sub_agent_id=subagent.id, questions=questions)
-        if facts.answer:
+        if facts.answer is not None:
             self._db.run("answer_gate", **where, state="approved", answer=facts.answer)
         elif over:
             self._db.run("answer_gate", **where, state="rejected", answer="")
