@@ -127,6 +127,10 @@ class Joiner:
             self._journal.record(waiting.task, [event])
             return checked
 
+    async def is_merged(self, subagent: Subagent) -> bool:
+        """Return whether the branch of the subagent's task has its output."""
+        return await self._joining.find_merged(subagent) is not None
+
     async def decline(self, subagent: Subagent, objection: str) -> None:
         """Fail the subagent because a reviewer does not approve its output, which is kept."""
         async with self._hold_waiting(subagent) as waiting:

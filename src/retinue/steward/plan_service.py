@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from retinue.core.events import Event
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.join_result import Source
 from retinue.core.lifecycle import State
-from retinue.core.plan import Plan, order_for_integration, select_unfinished, to_brief
+from retinue.core.plan import Plan, PlanStep, order_for_integration, select_unfinished, to_brief
 from retinue.core.result import Result
 from retinue.core.subagent import Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
@@ -30,8 +31,10 @@ from retinue.steward.plan_run import PlanAssignment, PlanRun
 from retinue.steward.scheduler import Supervisor
 from retinue.steward.task_service import FOR_PLAN, JoinedTask, TaskService
 from retinue.store.reads import Records
+from retinue.workspaces.git.repository_location import make_unfit_error
 from retinue.workspaces.git.user_repository import GitSources
 
+MERGED = "merged"  # close reason of a step whose output is on the branch
 FIRST_EVENTS = 10  # a run's assignment is among these
 
 PlanReader = Callable[[object], Plan]
@@ -163,11 +166,12 @@ class PlanService:
         It starts from the branch on which the completed steps were merged.
 
         Raises:
+            BadInput: that branch, or the commit that the run began with, is no longer there.
             Refused: the task ran no plan, still runs it, or all of its steps completed.
         """
         record, kept = self._get_ended_plan(task)
         plan = plan_of(kept["plan"])
-        completed = {step.id for step in plan.steps if self._has_completed(record.id, step.id)}
+        completed = {step.id for step in plan.steps if self._has_completed(record.id, step)}
         left = select_unfinished(plan, completed)
         if not left.steps:
             raise Refused(
@@ -178,9 +182,34 @@ class PlanService:
         source = self._make_assignment(plan, kept).source
         if source is None:
             return left
+        await self._require_merged(record.id, completed)
         tip = await self._sources.find_tip(record.id, source.repository, name_branch(record.id))
+        if not tip and not await self._sources.has_commit(record.id, source):
+            raise make_unfit_error(
+                f"{record.id} began with uncommitted changes, and nothing of it was merged",
+                "run the plan again with 'retinue run --plan FILE --include-dirty'",
+            )
         place = source.top or source.git_dir
         return replace(left, repository=place, ref=tip or source.commit)
+
+    async def _require_merged(self, task: TaskId, completed: AbstractSet[str]) -> None:
+        """Require that the branch has the work of all completed steps: it is not done again.
+
+        Raises:
+            BadInput: it was removed, or rewritten without some of that work.
+        """
+        steps = [self._records.get_subagent(task, name) for name in sorted(completed)]
+        merged = [each for each in steps if each.standing.close_reason == MERGED]
+        lost = [e for e in merged if not await self._supervisor.joiner.is_merged(e)]
+        if lost:
+            results = [self._records.get_result(each) for each in lost]
+            commits = [str((each.integration or {}).get("commit")) for each in results if each]
+            branch = name_branch(task).removeprefix("refs/heads/")
+            raise make_unfit_error(
+                f"the branch {branch} lacks the work of {', '.join(each.id for each in lost[:5])}",
+                f"make it again from what was merged (commit {', '.join(commits[:5])}), or run "
+                "the whole plan again with 'retinue run --plan FILE'",
+            )
 
     async def apply_branch(self, task: TaskId) -> dict[str, Any]:
         """Fast-forward the checked-out branch and its files to the branch of an ended plan.
@@ -230,11 +259,14 @@ class PlanService:
             )
         return record, kept
 
-    def _has_completed(self, task: TaskId, name: str) -> bool:
+    def _has_completed(self, task: TaskId, step: PlanStep) -> bool:
         try:
-            standing = self._records.get_subagent(task, name).standing
+            standing = self._records.get_subagent(task, step.id).standing
         except NotFound:
             return False
+        # Of candidates, the one that was merged completes all of them.
+        if step.candidate_of:
+            return standing.close_reason == MERGED
         return standing.final_status == "completed"
 
     def get_run(self, task: TaskId) -> PlanRun | None:

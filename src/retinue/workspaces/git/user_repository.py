@@ -278,6 +278,15 @@ class GitSources:
             await self.git.run(GitTarget(git_dir=self.find_repository(task, git_dir)), *words)
         ).text
 
+    async def has_commit(self, task: TaskId, source: Source) -> bool:
+        """Return whether the user's repository has the commit that the run began with.
+
+        It has not if that commit holds uncommitted changes, which only the task's repository has.
+        """
+        where = GitTarget(git_dir=self.find_repository(task, source.repository))
+        words = ("cat-file", "-e", f"{source.commit}^{{commit}}")
+        return (await self.git.run(where, *words, accept=(0, 1, 128))).code == 0
+
     async def fast_forward(self, source: Source, branch: str) -> None:
         """Fast-forward the checked-out branch and its files to what was joined.
 
