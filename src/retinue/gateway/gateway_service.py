@@ -43,6 +43,7 @@ class ModelGateway:
         self._load_config = load_config
         self._reporting = reporting
         self._tokens = AttemptTokens(root)
+        self.make_digest = self._tokens.make_digest
         self._accounts = BudgetAccounts(ledger)
         self._server: GatewayServer | None = None
         self._opening = asyncio.Lock()

@@ -273,6 +273,14 @@ class AttemptTokens:
         name = f"{subagent.task}\0{subagent.id}\0{attempt}".encode()
         return PREFIX + hmac.new(self._load_secret(), name, hashlib.sha256).hexdigest()
 
+    def make_digest(self, text: str) -> str:
+        """Return a digest that tells nothing about the text without the secret of the root.
+
+        Raises:
+            StorageFailed: the secret cannot be read or written.
+        """
+        return hmac.new(self._load_secret(), b"text\0" + text.encode(), hashlib.sha256).hexdigest()
+
     def _load_secret(self) -> bytes:
         if not self._secret:
             with storage_failures(self._path):

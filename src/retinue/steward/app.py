@@ -395,7 +395,9 @@ def _wire(
     journal = Journal(store, [exporter, projector, gateway, notes], failpoint)
     # 2. What starts children and joins their output
     runtime = _make_runtime(settings.root)
-    workspaces = FolderWorkspace(settings.root, settings.child_environment, os.environ)
+    workspaces = FolderWorkspace(
+        settings.root, settings.child_environment, os.environ, gateway.make_digest
+    )
     sources = GitSources(Git(), make_owners_git(os.environ), tasks_folder)
     checkouts = SharedCheckouts(
         sources.git, settings.root, partial(runtime.layers_missing, settings.root)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -67,7 +67,7 @@ from retinue.workspaces.owned_files import (
     put,
     put_first,
 )
-from retinue.workspaces.secret_values import Redactor, list_redacted, read_secrets
+from retinue.workspaces.secret_values import GivenSecrets, Redactor, list_redacted, read_secrets
 from retinue.workspaces.tool_server_checks import list_lent_paths, select_variables
 
 CONVERSATION = "conversation.jsonl"
@@ -108,6 +108,7 @@ def _read_lines(logs: Path) -> bytes:
 # Folders of a team in its workspace, which are not its output.
 TEAM_FOLDERS = [f"{top}{name}" for top in ("", f"{OURS}/") for name in (SNAPSHOTS, TEMPORARY)]
 STDIN = "stdin.txt"  # in runtime/
+GIVEN = "secrets.json"  # in runtime/: digests of the secrets that attempts got
 ANSWER, FINAL = "answer.txt", "final.json"  # in full_logs/
 AGENT_HOME = "agent_home"
 URGENT = ".now.txt"  # end of the name of a message that interrupts a coding agent
@@ -203,9 +204,15 @@ class FolderWorkspace:
     """Implements `Workspace` with plain folders below the tasks of a root."""
 
     def __init__(
-        self, root: Path, environment: Mapping[str, str], known: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        known: Mapping[str, str] | None = None,
+        make_digest: Callable[[str], str] | None = None,
     ) -> None:
+        """Args: make_digest: see `GivenSecrets`."""
         self.root = root
+        self._given = GivenSecrets(make_digest)
         self._known = known or {}  # the steward's variables that a configuration may refer to
         self._tasks = root / "tasks"
         self._environment = dict(environment)
@@ -245,6 +252,11 @@ class FolderWorkspace:
                 put(brief, words.encode("utf-8", "replace"), mode=0o444)
             if subagent.contract.stdin:
                 put(f"{folder}/runtime/{STDIN}", subagent.contract.stdin.encode(), mode=0o444)
+            if subagent.contract.redact and secrets:
+                # Before the launch: the next steward must know if a value was changed since.
+                place = Path(f"{folder}/runtime/{GIVEN}")
+                owner = (subagent.task, subagent.id)
+                put(place, self._given.add(owner, secrets, read_own(place)))
             self._save_conversation(subagent, attempt, words, folder)
             # As late as possible: another child may have replaced a context path in between.
             identities = require_unchanged(subagent.contract.context, self.root)
@@ -266,7 +278,7 @@ class FolderWorkspace:
             repository=contract.outputs.repository,
             placement=contract.placement,
             variables=dict(contract.variables) | secrets,
-            redacted=list_redacted(secrets) if contract.redact else (),
+            redacted=list_redacted(secrets.items()) if contract.redact else (),
             stdin=Path(f"{folder}/runtime/{STDIN}") if contract.stdin else None,
             writable=(Path(f"{folder}/full_logs"),),
             readable=(Path(f"{folder}/contract.json"), Path(brief)),
@@ -386,19 +398,23 @@ class FolderWorkspace:
             evidence = gather_evidence(
                 folder, self.find_workspace(subagent), subagent.contract, ending
             )
-        redactor = self._make_redactor(subagent.contract)
+        redactor = self._make_redactor(subagent)
         return evidence if redactor is None else redactor.redact_evidence(evidence)
 
     def _read_secrets(self, contract: Contract) -> dict[str, str]:
         return read_secrets(contract.secrets, self._known, self.root)
 
-    def _make_redactor(self, contract: Contract) -> Redactor | None:
-        if not contract.redact:
+    def _make_redactor(self, subagent: Subagent) -> Redactor | None:
+        contract = subagent.contract
+        if not (contract.redact and contract.secrets):
             return None
+        now: dict[str, str] | None = None
+        with suppress(Refused):  # an earlier steward could read them
+            now = self._read_secrets(contract)
+        kept = read_own(Path(f"{self._place(subagent.task, subagent.id)}/runtime/{GIVEN}"))
         try:
-            return Redactor(self._read_secrets(contract))
-        except Refused:
-            # An earlier steward could read them. Without them nothing can be shown.
+            return Redactor(self._given.find((subagent.task, subagent.id), kept, now))
+        except StorageFailed:  # the key of the digests
             return Redactor(None)
 
     def publish(self, subagent: Subagent, result: Result, ends: Ends = ()) -> None:
@@ -498,7 +514,7 @@ class FolderWorkspace:
             data = read_child_file(
                 self.find_workspace(subagent), path, ANSWER_LIMIT_BYTES, cut=True
             ).data
-            redactor = self._make_redactor(subagent.contract)
+            redactor = self._make_redactor(subagent)
             if redactor is None:
                 return data
             return redactor.redact(data.decode("utf-8", "replace")).encode()

@@ -6,11 +6,12 @@ Values are read when a child is launched and kept only in memory.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -26,7 +27,7 @@ from retinue.workspaces.git.merge_rules import GITLINK, ChangedFile, format_path
 
 MAX_SECRET_BYTES = 64 * 1024
 MIN_REDACTED = 4  # shorter texts occur everywhere
-WITHHELD = "[withheld: a secret to be redacted from it can no longer be read]"
+WITHHELD = "[withheld: a secret to be redacted from it was changed or can no longer be read]"
 
 _FROM_SHELL = (
     "the steward may have been started with another environment than yours: stop it with "
@@ -125,14 +126,14 @@ def _no_secret(secret: SecretSource, why: str) -> Refused:
 class Redactor:
     """Replaces the values of secrets in what a child said."""
 
-    def __init__(self, values: Mapping[str, str] | None) -> None:
-        """Args: values: by name; None if they can no longer be read: all text is withheld."""
-        self._values = values
+    def __init__(self, values: Collection[tuple[str, str]] | None) -> None:
+        """Args: values: names and values; None if some are not known: all text is withheld."""
+        self._is_blind = values is None
         # Longest first: one value may be part of another.
-        self._known = list_redacted(values or {})
+        self._known = list_redacted(values or ())
 
     def redact(self, text: str) -> str:
-        if self._values is None:
+        if self._is_blind:
             return WITHHELD if text else ""
         for value, instead in self._known:
             text = text.replace(value, instead)
@@ -160,10 +161,74 @@ class Redactor:
         return None if text is None else self.redact(text)
 
 
-def list_redacted(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return each value, longest first, with what stands in its place."""
-    ordered = sorted(values.items(), key=lambda each: -len(each[1]))
+def list_redacted(values: Collection[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return each value, longest first, with what stands in its place.
+
+    Args:
+        values: names and values; a name may have several.
+    """
+    ordered = sorted(values, key=lambda each: -len(each[1]))
     return tuple((value, mark(name)) for name, value in ordered)
+
+
+MOST_KEPT = 256  # subagents whose values are in memory
+
+
+class GivenSecrets:
+    """Values that subagents with redaction got, which may differ from what their source has now.
+
+    The values are in memory only. For the next steward, digests are kept: they tell it whether
+    the values that it reads are those.
+    """
+
+    def __init__(self, make_digest: Callable[[str], str] | None) -> None:
+        """Args: make_digest: with a key of the root, so that nobody can try values.
+
+        Without it, no steward knows what an earlier one gave.
+        """
+        self._make_digest = make_digest
+        self._values: dict[Hashable, frozenset[tuple[str, str]]] = {}
+
+    def add(self, owner: Hashable, values: Mapping[str, str], earlier: bytes) -> bytes:
+        """Note the values of a new attempt; return the digests to be kept.
+
+        Args:
+            earlier: what was kept at an earlier attempt, or nothing.
+        """
+        known = self._values.pop(owner, frozenset())
+        self._values[owner] = known | values.items()
+        if len(self._values) > MOST_KEPT:
+            del self._values[next(iter(self._values))]
+        digests = {*_parse_digests(earlier), *self._list_digests(values)}
+        return json.dumps(sorted(digests)).encode()
+
+    def find(
+        self, owner: Hashable, kept: bytes, now: Mapping[str, str] | None
+    ) -> Collection[tuple[str, str]] | None:
+        """Return all names and values that the owner got; None if some are not known.
+
+        Args:
+            kept: the digests.
+            now: what the sources have now; None if that cannot be read.
+        """
+        if owner in self._values:
+            return self._values[owner]
+        digests = _parse_digests(kept)
+        if now is None or not digests or not digests <= self._list_digests(now):
+            return None
+        return now.items()
+
+    def _list_digests(self, values: Mapping[str, str]) -> set[str]:
+        make = self._make_digest
+        return {make(f"{name}={value}") for name, value in values.items()} if make else {""}
+
+
+def _parse_digests(kept: bytes) -> set[str]:
+    try:
+        found = json.loads(kept)
+    except ValueError:
+        return set()
+    return {each for each in found if isinstance(each, str)} if isinstance(found, list) else set()
 
 
 def mark(name: str) -> str:
