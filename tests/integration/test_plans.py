@@ -354,6 +354,27 @@ def test_apply_that_a_filter_breaks_off_leaves_everything_as_it_was(
     assert repository.git("status", "--porcelain", "--", ".", ":(exclude).retinue") == ""
 
 
+def test_apply_whose_git_is_killed_leaves_the_files_as_they_were(
+    repository: Repository, root: Root
+) -> None:
+    names = [f"f{number}.txt" for number in range(4)]
+    repository.write(dict.fromkeys(names, "old\n") | {".gitattributes": "f2.txt filter=slow\n"})
+    head = repository.commit("files")
+    # It kills the git that waits for it, when two of the files are already the new ones.
+    smudge = repository.path / ".git" / "smudge"
+    smudge.write_text(f"[ -e {smudge}.done ] || {{ touch {smudge}.done; kill -9 $PPID; }}; cat")
+    repository.git("config", "filter.slow.smudge", f"exec sh {smudge}")
+    make = "for n in 0 1 2 3; do echo new > f$n.txt; done; echo new > f1-new.txt; echo x"
+    end = carry_out(root, plan(step("one", make)), apply=True)
+    assert reasons(end) == {"one": "merged"}
+    assert end["applied"] is False and "index.lock" in end["apply_error"]
+    (repository.path / ".git" / "index.lock").unlink()
+    assert repository.git("rev-parse", "HEAD") == head
+    assert repository.git("status", "--porcelain", "--", ".", ":(exclude).retinue") == ""
+    assert root.call("run.apply", task=end["task_id"])["applied"]
+    assert (repository.path / "f3.txt").read_text() == "new\n"
+
+
 def test_apply_loses_nothing_that_came_in_between(repository: Repository, root: Root) -> None:
     task = start(root, plan(step("one", HELD + "echo b > b; echo x")), apply=True)
     until(lambda: (root.folder(task, "one") / "workspace").exists())

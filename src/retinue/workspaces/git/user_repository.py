@@ -11,7 +11,8 @@ import fcntl
 import os
 import shlex
 import shutil
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -129,16 +130,30 @@ async def apply_fast_forward(git: Git, where: GitTarget, branch: str, place: int
     try:
         # git never reads stdin here. Passing the descriptor makes git hold the lock as well.
         await git.run(where, *words, branch, stdin=place)
-    except GitFailed:
+    except GitFailed as error:
         touched = [name for name in before if _read_fingerprint(top, name) != before[name]]
         # Remove files that are new, then check out the old content of those that were changed.
         for name in (name for name in touched if before[name] is None):
             with suppress(OSError):
                 os.unlink(os.path.join(os.fsencode(top), name))
         if kept := [name for name in touched if before[name] is not None]:
-            back = ("checkout", "--quiet", "HEAD", "--pathspec-from-file=-", "--pathspec-file-nul")
-            await git.run(where, "--literal-pathspecs", *back, stdin=b"\0".join(kept))
+            try:
+                await _check_out_head(git, where, kept)
+            except GitFailed:
+                # A git that was killed left its lock. It may be that of the user's git, so it
+                # stays: another index takes its place for this.
+                with tempfile.TemporaryDirectory(dir=where.git_dir) as aside:
+                    copy = Path(shutil.copy2(where.git_dir / "index", aside))
+                    await _check_out_head(git, replace(where, index=copy), kept)
+        lock = where.git_dir / "index.lock"
+        if lock.exists():
+            raise GitFailed(f"{error.message}; if no git is running, remove {lock}") from error
         raise
+
+
+async def _check_out_head(git: Git, where: GitTarget, names: Sequence[bytes]) -> None:
+    back = ("checkout", "--quiet", "HEAD", "--pathspec-from-file=-", "--pathspec-file-nul")
+    await git.run(where, "--literal-pathspecs", *back, stdin=b"\0".join(names))
 
 
 def _read_fingerprint(top: Path, name: bytes) -> tuple[int, int, int] | None:
