@@ -68,7 +68,7 @@ async def delete_task(app: App, task: Task, *, by: str, force: bool) -> dict[str
 
 
 def _reload_task(app: App, task: Task) -> Task:
-    """Return the record as it is now; call it with `app.collecting` held.
+    """Return the record as it is now; call it with `app.collection_lock` held.
 
     Raises:
         NotFound: the task was deleted. Its id may belong to a new task, which stays.
