@@ -294,11 +294,11 @@ def test_what_a_plan_ended_without_is_told_on_the_page(page: Page, ui: Served, r
     )
     page.until("document.querySelector('.event[id]')")
     shown = page.js(dots)
-    assert shown["run.ended"] == shown["subagent attempt"] == "dot failed"
-    assert (shown["task.closed"], shown["started"]) == ("dot pending", "dot running")
+    assert shown["run ended"] == shown["subagent attempt"] == "dot failed"
+    assert (shown["task closed"], shown["started"]) == ("dot pending", "dot running")
     page.click(".chip", "Lifecycle")
     page.until("document.querySelector('.events .badge').textContent.match(/^[0-9]+$/)")
-    assert page.js(dots)["run.ended"] == "dot failed"
+    assert page.js(dots)["run ended"] == "dot failed"
     assert texts(page, ".stat dd")[:2] == ["1 / 2 1 failed", "0 1 not started"]
     page.goto(ui.base)
     row = f'.task-link[href="/tasks/{ended["task_id"]}"]'
@@ -382,6 +382,7 @@ def test_costs_are_shown_by_model_task_and_subagent_down_to_each_request(
         page = browser.page()
         page.admit(ui.base, ui.cookie, ui.word)
         page.goto(ui.base)
+        page.until("document.querySelectorAll('.task-number')[1]?.textContent.endsWith(' + ?')")
         page.click(".home-tools a", "Costs")
         page.until("document.querySelectorAll('.cost-cards .bars i').length")
         assert [each["name"] for each in known["subagents"]] == ["asks"]

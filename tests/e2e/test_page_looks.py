@@ -179,3 +179,69 @@ def test_times_stand_above_what_they_tell_of(
             f" Math.round(document.querySelector(each).getBoundingClientRect().{place}))"
         )
         assert len(set(found)) == 1, (place, found)
+
+
+def test_a_call_of_a_tool_says_what_it_is_about(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    root.run(task, sh("echo ok", subagent_id="calls"))
+    given = [
+        ("run_command", {"command": "pytest -q " + "x" * 100}),
+        ("write_file", '{"path": "a"}'),
+    ]
+    entries = [
+        {"role": "user", "content": "Check **all**:\n\n- tests"},
+        {"role": "assistant", "calls": [{"tool": t, "arguments": a} for t, a in given]},
+    ]
+    lines = [json.dumps(entry) for entry in entries]
+    (root.folder(task, "calls") / "conversation.jsonl").write_text("\n".join([*lines, ""]))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/calls?tab=conversation")
+    page.until("document.querySelectorAll('.call').length === 2")
+    said = page.js("[...document.querySelectorAll('.call summary')].map(each => each.textContent)")
+    assert said[0].startswith("calls run_command pytest -q xxx") and said[0].endswith("x…")
+    assert said[1] == "calls write_file a"
+    assert page.js("document.querySelector('.said-by.user li').textContent") == "tests"
+
+
+def test_a_table_of_an_answer_is_aligned_as_it_says(
+    page: Page, ui: Served, root: Root, task: str
+) -> None:
+    table = "|name|lines|share|\\n|---|---:|:-:|\\n|a|1|2|\\n"
+    root.run(task, sh(f"printf '{table}'", subagent_id="table"))
+    page.goto(f"{ui.base}/tasks/{task}/subagents/table")
+    page.until("document.querySelector('.markdown td')")
+    aligned = (
+        "[...document.querySelectorAll('.markdown td')].map(e => getComputedStyle(e).textAlign)"
+    )
+    assert page.js(aligned) == ["left", "right", "center"]
+
+
+def test_the_chosen_tab_is_in_sight_on_a_narrow_screen(page: Page, ui: Served, busy: str) -> None:
+    page.resize(390, 800)
+    page.goto(f"{ui.base}/tasks/{busy}/subagents/bad?tab=attempts")
+    page.until("document.querySelector('.sides')")
+    box = page.js(
+        "(e => [e.left, e.right])(document.querySelector('[role=tab][aria-selected=true]')"
+        ".getBoundingClientRect())"
+    )
+    assert box[0] >= 0 and box[1] <= 390, box
+
+
+@pytest.mark.parametrize("kind", ["prompt", "plan"])
+def test_a_form_takes_the_text_at_once(page: Page, ui: Served, kind: str) -> None:
+    page.goto(f"{ui.base}/?start={kind}")
+    page.until(f"document.activeElement?.id === 'start-{kind}'")
+
+
+def test_all_subagents_of_a_short_task_are_seen_without_scrolling(
+    page: Page, ui: Served, root: Root
+) -> None:
+    for number in (1, 12):
+        task = root.create_task()
+        root.run(task, *(sh("echo x") for _ in range(number)))
+        page.goto(f"{ui.base}/tasks/{task}")
+        page.until(f"document.querySelectorAll('.subagents .sub-title a').length === {number}")
+        tall = page.js(
+            "(e => [e.scrollHeight, e.clientHeight])(document.querySelector('.subagents .virtual'))"
+        )
+        assert tall[0] == tall[1] == number * 38, tall

@@ -84,6 +84,15 @@ export function Progress({ task }) {
 // Tabs, with arrow keys.
 export function Tabs({ label, tabs, chosen, choose }) {
   const list = useRef(null);
+  // On a narrow screen the tabs scroll: the chosen one is in sight.
+  useLayoutEffect(() => {
+    const tab = list.current.querySelector('[aria-selected="true"]');
+    if (!tab) return;
+    const row = list.current;
+    if (tab.offsetLeft < row.scrollLeft || tab.offsetLeft + tab.offsetWidth > row.scrollLeft + row.clientWidth) {
+      row.scrollLeft = tab.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+    }
+  }, [chosen]);
   const move = event => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;

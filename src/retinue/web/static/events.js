@@ -32,7 +32,7 @@ function toneOf({ type, summary, outcome, payload }) {
   if (type === 'agent.subagent_closed' && /: failed/.test(summary ?? payload.summary)) return 'failed';
   return (TONES.find(([pattern]) => pattern.test(type)) || [0, 'pending'])[1];
 }
-const short = type => type.replace(/^agent\.(subagent_(?=waiting))?/, '').replace(/_/g, ' ');
+const short = type => type.replace(/^agent\.(subagent_(?=waiting))?/, '').replace(/[._]/g, ' ');
 
 const Row = ({ event, chosen, choose }) => html`
   <div class=${`event ${chosen ? 'chosen' : ''}`} role="option" id=${`event-${event.seq}`} aria-selected=${String(chosen)} onClick=${() => choose(event.seq)}>

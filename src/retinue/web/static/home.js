@@ -27,7 +27,7 @@ function Row({ task, now }) {
         <span class="task-status"><${Pill} status=${status} label=${label} /></span>
         <span class="task-progress"><${Progress} task=${task} /><small>${counts.total + countUnstarted(task) ? `${whole(done)} of ${whole(counts.total + countUnstarted(task))}` : 'no subagents yet'}${counts.failed ? html`, <b class="bad">${whole(counts.failed)} failed</b>` : null}</small></span>
         <span class="task-number" title="Tokens, in and out">${whole(sums.input_tokens + sums.output_tokens)}<small> tokens</small></span>
-        <span class="task-number" title=${`$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}</span>
+        <span class="task-number" title=${sums.unpriced_models ? `no price known for ${sums.unpriced_models.map(line).join(', ')}` : `$${sums.estimated_cost}`}>${cost(sums.estimated_cost)}${sums.unpriced_models ? html`<small> + ?</small>` : null}</span>
         <span class="task-when" title=${moment(task.created_at)}>${ago(task.created_at, now)}<small>${duration(took)}</small></span>
       </a>
     </li>`;
@@ -91,7 +91,7 @@ export function Home() {
     ${searching ? null : html`<${Gates} title="Needs you" gates=${gates} act=${setDialog} />`}
     ${data && !shown.length ? searching ? html`<${Empty} title="No task matches" />` : html`
       <${Empty} title="No tasks yet">
-        <p>Create one at the shell; it appears here by itself.</p>
+        <p><b>Start a run</b> above, or create a task at the shell; it appears here by itself.</p>
         <pre tabindex="0" aria-label="What to type">retinue task create --title "Greetings"${'\n'}retinue subagent spawn TASK --id quick -- sh -c 'echo hello'</pre>
       <//>` : null}
     <${Section} name="running" title="Running" tasks=${active} now=${now} />

@@ -228,7 +228,7 @@ export function Timeline({ task, overview, sink, seen, lost }) {
         <button class="chip" aria-pressed=${String(fit)} onClick=${() => setFit(!fit)}>Fit to visible</button>
       </div>
       ${count ? html`<div class="axis" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}>${tickName(at)}</i>`)}</span></div>` : null}
-      <div class="lanes" style=${{ height: `${Math.max(4, Math.min(count, 11)) * HEIGHT + 8}px` }}>
+      <div class="lanes" style=${{ height: `${Math.max(count ? 1 : 4, Math.min(count, 11.5)) * HEIGHT + 8}px` }}>
         ${count ? html`
           <div class="grid" aria-hidden="true"><span class="lane-name"></span><span class="axis-track">${marks.map(([at, place]) => html`<i key=${at} style=${{ left: `${place}%` }}></i>`)}</span></div>
           <${VirtualList} key=${which} count=${count} height=${HEIGHT} row=${row} role="group" label="Lanes, one for each subagent" onRange=${(first, last) => { lanes.range = [first, last]; }} />`

@@ -36,8 +36,9 @@ export function highlight(text) {
 }
 
 const ITEM = /^(\s*)(?:[-*+]|\d{1,9}[.)])\s+(.*)$/;
-const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/;
+const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const cells = row => row.trim().replace(/^\||\|$/g, '').split('|').map(cell => cell.trim());
+const alignOf = rule => (/^:.*:$/.test(rule) ? 'align-center' : rule.endsWith(':') ? 'align-right' : undefined);
 
 function list(rows, ordered, depth) {
   const items = [];
@@ -82,9 +83,10 @@ function blocks(rows, depth = 0) {
     } else if (ITEM.test(row)) {
       made.push(list(take((each, place) => !place || ITEM.test(each) || /^\s+\S/.test(each)), /^\s*\d/.test(row), depth));
     } else if (row.includes('|') && TABLE_RULE.test(rows[at + 1] || '')) {
-      const [names, , ...lines] = take((each, place) => place === 1 || each.includes('|'));
-      made.push(html`<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table><thead><tr>${cells(names).map((cell, index) => html`<th key=${index}>${inline(cell)}</th>`)}</tr></thead>
-        <tbody>${lines.map((each, index) => html`<tr key=${index}>${cells(each).map((cell, place) => html`<td key=${place}>${inline(cell)}</td>`)}</tr>`)}</tbody></table></div>`);
+      const [names, rule, ...lines] = take((each, place) => place === 1 || each.includes('|'));
+      const aligned = cells(rule).map(alignOf);
+      made.push(html`<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table><thead><tr>${cells(names).map((cell, index) => html`<th key=${index} class=${aligned[index]}>${inline(cell)}</th>`)}</tr></thead>
+        <tbody>${lines.map((each, index) => html`<tr key=${index}>${cells(each).map((cell, place) => html`<td key=${place} class=${aligned[place]}>${inline(cell)}</td>`)}</tr>`)}</tbody></table></div>`);
     } else {
       const words = take((each, place) => !place || (each.trim() && !/^\s*(?:```|~~~|#{1,6}\s|>)/.test(each) && !ITEM.test(each)));
       made.push(html`<p>${words.map((each, index) => html`<${Fragment} key=${index}>${index ? '\n' : ''}${inline(each.trim())}<//>`)}</p>`);

@@ -1,6 +1,6 @@
 // The machines on which subagents of this root can run.
 import { API, duration, html, line, useDocument, useEffect } from './lib.js';
-import { Dot } from './components.js';
+import { Pill } from './components.js';
 
 const OFTEN_MS = 10000;
 const TONES = { up: 'completed', draining: 'cancelled', suspected: 'cancelled', lost: 'failed' };
@@ -20,9 +20,11 @@ export function NodesPanel() {
       <h2 id="nodes-title">Nodes <span class="badge">${data.nodes.length}</span></h2>
       ${data.current ? null : html`<p class="note warn">The hub does not answer. These are the last known states.</p>`}
       ${data.nodes.length ? html`<ul class="card nodes">${data.nodes.map(node => html`
-        <li key=${node.id}><${Dot} status=${node.current ? TONES[node.state] || 'pending' : 'pending'} /><strong>${line(node.node)}</strong>
-          <span>${line(node.state)}${node.current ? '' : ' (old)'}</span><span class="muted">${node.busy} of ${node.slots} at work, heard ${duration(node.heard_seconds)} ago</span>
-          <span class="muted">${node.labels.map(line).join(', ')}</span></li>`)}</ul>`
+        <li key=${node.id}><strong title=${line(node.node)}>${line(node.node)}</strong>
+          <span><${Pill} status=${node.current ? TONES[node.state] || 'pending' : 'pending'} label=${`${node.state}${node.current ? '' : ' (old)'}`} /></span>
+          <span class="node-slots" aria-hidden="true"><i style=${{ width: `${Math.min(100, (node.busy / Math.max(1, node.slots)) * 100)}%` }}></i></span>
+          <span class="muted">${node.busy} of ${node.slots} at work, heard ${node.heard_seconds < 1 ? 'now' : `${duration(node.heard_seconds)} ago`}</span>
+          <span class="node-labels">${node.labels.map(label => html`<small key=${label} class="node-mark">${line(label)}</small>`)}</span></li>`)}</ul>`
       : html`<p class="muted">No node has joined. <code>retinue hub invite</code> says how one does.</p>`}
     </section>`;
 }

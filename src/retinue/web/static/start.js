@@ -60,14 +60,14 @@ export function StartDialog({ kind, choose, task }) {
         ${task ? null : html`<div class="chips" role="group" aria-label="What to start">${KINDS.map(([name, label]) => html`
           <button key=${name} type="button" class="chip" aria-pressed=${String(kind === name)} onClick=${() => choose(name)}>${label}</button>`)}</div>`}
         ${kind === 'plan' ? html`
-          ${area('plan', 'Plan, as YAML', 12, { class: 'code', spellcheck: false, required: true })}
+          ${area('plan', 'Plan, as YAML', 12, { class: 'code', spellcheck: false, required: true, autofocus: true })}
           ${field('secrets', 'Secrets to hand out to its steps (optional, as NAME or NAME=file:PATH)', { spellcheck: false })}` : null}
         ${kind === 'prompt' ? html`
-          ${area('prompt', 'Prompt for a team, which may delegate', 5, { required: true })}
+          ${area('prompt', 'Prompt for a team, which may delegate', 5, { required: true, autofocus: true })}
           ${field('agents', 'Coding agents (optional, as claude, codex)')}` : null}
         ${kind === 'subagent' ? html`
-          ${task ? null : field('title', 'Title of its task', { required: true })}
-          ${area('command', 'Command, for the shell', 3, { class: 'code', spellcheck: false, required: !form.brief.trim() })}
+          ${task ? null : field('title', 'Title of its task', { required: true, autofocus: true })}
+          ${area('command', 'Command, for the shell', 3, { class: 'code', spellcheck: false, required: !form.brief.trim(), autofocus: Boolean(task) })}
           ${area('brief', 'Or a brief, for a team or a coding agent', 3, { required: !form.command.trim() })}
           ${field('agent', 'Coding agent (optional, as claude)')}
           ${field('id', 'Name of the subagent (optional)', { spellcheck: false })}` : null}

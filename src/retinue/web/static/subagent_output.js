@@ -43,18 +43,36 @@ const text = content => (typeof content === 'string' ? content : JSON.stringify(
 
 const LONG = 900; // characters; longer texts are folded, except those of the subagent itself
 
-const Folded = ({ said, label }) => (said.length > LONG || said.split('\n').length > 16
+const isLong = said => said.length > LONG || said.split('\n').length > 16;
+const Folded = ({ said, label }) => (isLong(said)
   ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label=${label}>${said}</pre></details>`
   : html`<pre class="text" tabindex="0" aria-label=${label}>${said}</pre>`);
 
-const Said = ({ side, text: said }) => (side === 'assistant' ? html`<${Formatted} text=${said} />`
+const Said = ({ side, text: said }) => (side === 'assistant' || (side === 'user' && !isLong(said)) ? html`<${Formatted} text=${said} />`
   : side === 'system' ? html`<details><summary>${said.slice(0, 120)}…</summary><pre class="text" tabindex="0" aria-label="What it was told">${said}</pre></details>` : html`<${Folded} said=${said} label="What was said" />`);
+
+const SUBJECTS = ['path', 'file_path', 'command', 'cmd', 'url', 'pattern', 'query', 'agent_id', 'description'];
+
+// What a call is about, in a few words: the file, the command or the address that it names.
+function subjectOf(call) {
+  let given = call?.arguments ?? call?.function?.arguments ?? call?.input;
+  if (typeof given === 'string') {
+    try {
+      given = JSON.parse(given);
+    } catch { /* not JSON: shown when the call is opened */ }
+  }
+  if (given === null || typeof given !== 'object') return '';
+  const found = SUBJECTS.map(name => given[name]).find(value => (typeof value === 'string' && value.trim()) || (Array.isArray(value) && value.length));
+  const shown = line(Array.isArray(found) ? found.join(' ') : found ?? '');
+  return shown.length > 80 ? `${shown.slice(0, 79)}…` : shown;
+}
 
 // A tool call, and its result once there is one.
 function Call({ call, result }) {
+  const asked = subjectOf(call);
   const given = result === undefined ? null : plain(text(result.content ?? ''));
   const brief = given === null ? '' : line(given.trim().split('\n')[0]).slice(0, 120);
-  return html`<details class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code>${brief ? html` <span class=${/^(?:error|refused)\b/i.test(brief) ? 'bad' : ''}>→ ${brief}</span>` : null}</summary>
+  return html`<details class="call"><summary>calls <code>${line(call?.tool || call?.function?.name || 'a tool')}</code>${asked ? html` <code>${asked}</code>` : null}${brief ? html` <span class=${/^(?:error|refused)\b/i.test(brief) ? 'bad' : ''}>→ ${brief}</span>` : null}</summary>
     <${Json} value=${call?.arguments ?? call} />${given === null ? null : html`<pre class="text" tabindex="0" aria-label="What it gave back">${given}</pre>`}</details>`;
 }
 

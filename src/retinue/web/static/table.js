@@ -4,10 +4,10 @@ import { DEEPEST, Lanes } from './lanes.js';
 import { Dot, Pill, VirtualList } from './components.js';
 
 const HEIGHT = 38;
-const ROWS = 8;
+const ROWS = 12.5; // half a row shows that there are more
 const firstLine = text => line(String(text).trim().split('\n')[0]);
 // Remove Markdown marks of headings, emphasis and code.
-const withoutMarks = text => text.replace(/^#{1,6}\s+/, '').replace(/(\*\*|__|`)(.+?)\1/g, '$2');
+const withoutMarks = text => text.replace(/^#{1,6}\s+/, '').replace(/(\*\*|__|`|\*)(\S.*?)\1/g, '$2');
 const ran = (lane, now) => lane.spans.filter(span => span.kind === 'working').reduce((sum, span) => sum + took(span, now), 0);
 
 function Row({ task, lane, depth, now }) {
@@ -56,7 +56,7 @@ export function SubagentTable({ task, overview, sink, lost }) {
       <div class="card-head"><h2 id="subagents-title">Subagents <span class="badge">${whole(overview.counts.total)}</span></h2></div>
       <div role="table" aria-labelledby="subagents-title" aria-rowcount=${count + 1}>
         <div class="sub-row sub-head" role="row">${['Subagent', 'Agent', 'Status', 'Answer', 'Tokens', 'Cost', 'Time'].map((name, index) => html`<span key=${name} role="columnheader" class=${index > 3 ? 'sub-number' : ''}>${name}</span>`)}</div>
-        <div style=${{ height: `${Math.max(4, Math.min(count, ROWS)) * HEIGHT}px` }}>
+        <div style=${{ height: `${Math.min(count, ROWS) * HEIGHT}px` }}>
           <${VirtualList} count=${count} height=${HEIGHT} row=${row} role="rowgroup" label="Subagents" onRange=${(first, last) => { lanes.range = [first, last]; }} />
         </div>
       </div>
