@@ -44,7 +44,9 @@ class Settled:
     """A subagent that settled, and its status."""
 
     id: str
+    """Its id."""
     status: SubagentStatus
+    """Its status; `waiting_for_merge` if its output has to be integrated."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,13 @@ class Spawned:
     """A subagent that was spawned or continued."""
 
     id: str
+    """Its id."""
     status: SubagentStatus
+    """running, pending in the queue, or its final status if it has already ended."""
     workspace: str
+    """The folder that it may write."""
     warning: str = ""
+    """A warning about its terms; its result has it too."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,11 @@ class Batch:
     """The results of one `Task.run`, in the order of its briefs."""
 
     success: bool
+    """Whether every result is a success."""
     results: Sequence[Result]
+    """A result for each brief, in the same order."""
     summary: Mapping[str, int]
+    """Counts: total, and completed, failed, timeout, partial and blocked, which add up to it."""
 
 
 class Task:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import itertools
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -93,3 +96,28 @@ def test_every_status_and_count_is_named() -> None:
 
 def test_the_verbs_are_ones_that_can_be_called() -> None:
     assert {row[0].strip("`") for row in rows("Verbs")} <= set(KNOWN)
+
+
+def test_every_field_has_a_docstring_for_editors() -> None:
+    for kind in VALUES:
+        (found,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(found, ast.ClassDef)
+        told = {
+            first.target.id
+            for first, second in itertools.pairwise(found.body)
+            if isinstance(first, ast.AnnAssign)
+            and isinstance(first.target, ast.Name)
+            and isinstance(second, ast.Expr)
+            and isinstance(second.value, ast.Constant)
+        }
+        fields = {each.name for each in dataclasses.fields(kind)}
+        assert fields <= told, (kind.__name__, fields - told)
+
+
+def test_errors_are_named_as_callers_catch_them() -> None:
+    public = {getattr(retinue, name) for name in retinue.__all__}
+    errors = {each for each in public if isinstance(each, type) and issubclass(each, Exception)}
+    assert {f"{each.__module__}.{each.__qualname__}" for each in errors} == {
+        f"retinue.{each.__name__}" for each in errors
+    }
+    assert retinue.RetinueError in errors

@@ -21,37 +21,66 @@ class Brief:
     """
 
     text: str = ""
+    """The brief in words."""
     _: KW_ONLY
     id: str | None = None
+    """The id, unique in the task; None: generated."""
     argv: Sequence[str] = ()
+    """The command to run; without it, a team of models works on the brief."""
     type: str | None = None
+    """The type: a role with instructions."""
     context_paths: Sequence[str] = ()
+    """Files and folders that the subagent may read."""
     context_files: Sequence[str] = ()
+    """Single files that are copied for it to read."""
     timeout_seconds: float | None = None
-    tools: Sequence[str] | None = None  # None: the default tools of a team
-    refine: bool = True  # False: the first answer counts
-    retries: int | None = None  # further attempts after an error; None: see `default_retries`
+    """Time limit of an attempt; None: as configured."""
+    tools: Sequence[str] | None = None
+    """The only tools of its team or agent; None: the usual ones."""
+    refine: bool = True
+    """Whether the team refines and votes; otherwise the first answer is taken."""
+    retries: int | None = None
+    """Further attempts after an error; None: 1 for a team, 0 for a command or coding agent."""
     retry_on_timeout: bool = False
+    """Whether a time-out is retried too."""
     close_on_completion: bool = True
+    """Whether it is closed at its end; otherwise the parent has to close it."""
     integration: Integration = "none"
-    owns: Sequence[str] = ()  # patterns of paths it may change if its output is merged or copied
-    delegation_depth: int = 0  # levels of subagents that it may have below it
+    """How its output is joined: merge, copy or none."""
+    owns: Sequence[str] = ()
+    """Patterns of the only paths that it may change if its output is merged or copied."""
+    delegation_depth: int = 0
+    """How many levels of its own subagents it may have."""
     title: str = ""
+    """Its title in lists."""
     success_criteria: Sequence[str] = ()
+    """Conditions that its work has to meet."""
     report_path_pattern: str = REPORT_PATTERN
-    agent: str = ""  # a coding agent, by its name or the id of a configured one
-    model: str = ""  # of that coding agent; empty: as configured
-    access: Access = "write"  # read: it cannot change its workspace
-    answer_schema: Mapping[str, object] | None = None  # JSON schema of its answer
-    turns: int | None = None  # model requests that it may make; None: as configured
-    on: Sequence[str] = ()  # labels of the node to run it, or host=NAME; empty: as configured
-    env: Mapping[str, str] | None = None  # variables of its command
-    stdin: str = ""  # standard input of its command
-    limits: Mapping[str, float] | None = None  # resource limits below the configured ones
-    secrets: Sequence[str] = ()  # NAME, NAME=env:VARIABLE or NAME=file:PATH; never values
-    # True: the Python that runs this program, with its packages; or the path of another one.
+    """The path of its report in its workspace."""
+    agent: str = ""
+    """The coding agent that does the work, by its name or the id of a configured one."""
+    model: str = ""
+    """The model of that coding agent; empty: as configured."""
+    access: Access = "write"
+    """read: its workspace is read-only."""
+    answer_schema: Mapping[str, object] | None = None
+    """The JSON schema that its answer must fit."""
+    turns: int | None = None
+    """The most model requests that it may make; None: as configured."""
+    on: Sequence[str] = ()
+    """Labels of the node to run it on, or host=NAME; empty: as configured."""
+    env: Mapping[str, str] | None = None
+    """Environment variables of its command. The contract records them; see `secrets`."""
+    stdin: str = ""
+    """Standard input of its command."""
+    limits: Mapping[str, float] | None = None
+    """Resource limits below the configured ones."""
+    secrets: Sequence[str] = ()
+    """NAME, NAME=env:VARIABLE or NAME=file:PATH; never values."""
     python: bool | str = False
-    redact: bool = False  # replace the values of its secrets in what it prints and answers
+    """True: the interpreter of this program with its packages; or the path of another one."""
+    redact: bool = False
+    """Whether the values of its secrets are replaced in what it prints and answers."""
 
     def default_retries(self, *, command: bool) -> int:
         """Return the default number of retries.

@@ -233,6 +233,10 @@ KINDS: dict[str, type[RetinueError]] = {
     )
 }
 
+# Callers catch these classes as `retinue.NAME`; a traceback shows them by that name.
+for _kind in KINDS.values():
+    _kind.__module__ = "retinue"
+
 
 NO_OUTPUT = "no output"
 ADVICE = {NO_OUTPUT: "a command has to print its answer, or write it to $RETINUE_ANSWER"}

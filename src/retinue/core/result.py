@@ -32,12 +32,19 @@ class TokenUsage:
     """Token usage, counted by the gateway or else claimed by the child."""
 
     input_tokens: int | None = None
+    """Tokens of requests; None: unknown."""
     output_tokens: int | None = None
+    """Tokens of answers; None: unknown."""
     estimated_cost: int | float | None = None
-    cached_tokens: int | None = None  # part of the input
-    reasoning_tokens: int | None = None  # part of the output
-    estimated: bool = False  # a provider did not report some of the tokens
-    unpriced: bool = False  # the price of a model is unknown; the cost excludes it
+    """Cost in US dollars; None: unknown."""
+    cached_tokens: int | None = None
+    """Part of the input that was read from the provider's cache."""
+    reasoning_tokens: int | None = None
+    """Part of the output that was spent on reasoning."""
+    estimated: bool = False
+    """Whether some counts are estimates, because a provider did not report them."""
+    unpriced: bool = False
+    """Whether the cost leaves out models without a known price."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,26 +239,43 @@ class Result:
     """The result that a parent receives from a subagent."""
 
     subagent_id: SubagentId
+    """Id of the subagent."""
     status: Status
+    """How it ended."""
     answer: str | None
+    """The answer, also one that was recovered; None: there is none."""
     workspace: str
+    """Path of the workspace."""
     execution_time_seconds: float
+    """Time of all attempts."""
     token_usage: TokenUsage
+    """Tokens and cost of all attempts."""
     log_path: str
+    """Folder with its output."""
     error: str = ""
+    """Why it did not complete."""
     completion_percentage: int | float | None = None
+    """Progress as the subagent reported it."""
     warning: str = ""
+    """What to know before using the result."""
     questions: tuple[str, ...] = ()
-    workspace_files: tuple[str, ...] = ()  # files it left, if it did not finish
+    """Questions of a blocked subagent."""
+    workspace_files: tuple[str, ...] = ()
+    """Files that it left in its workspace, if it did not end well."""
     integration: Mapping[str, object] | None = None
-    workspace_removed: bool = False  # determined when the result is shown, never recorded
-    error_output: str = ""  # the end of a failed command's output
-    # The coding agent that gave the answer: name, version, session, resumed.
+    """How its output was joined, or why not."""
+    workspace_removed: bool = False
+    """Whether the workspace was removed since; determined when the result is shown."""
+    error_output: str = ""
+    """The end of a failed command's standard output and standard error."""
     agent: Mapping[str, str] | None = None
-    structured_answer: object = None  # the answer as a value, if the brief has a schema for it
+    """The coding agent that answered: name, version, session, resumed."""
+    structured_answer: object = None
+    """The answer as a value, if the brief has a schema for it."""
 
     @property
     def success(self) -> bool:
+        """Whether the answer can be used as it is."""
         return self.status in SUCCESSES
 
     @property
