@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from xml.etree import ElementTree
 
 from support.cli import CONFIG, Cli
 from support.repositories import Repository, plan, step
@@ -22,6 +23,11 @@ def test_a_plan_is_checked_and_drawn_and_nothing_is_started(cli: Cli) -> None:
     mermaid = cli.run("plan", "graph", "p.yaml", "--format", "mermaid")
     assert mermaid.startswith("graph LR\n") and "  s1 --> s3\n  s2 --> s3\n" in mermaid
     assert '  "bio" -> "index";' in cli.run("plan", "graph", "p.yaml", "--format", "dot")
+    tree = "├─ bio  Do bio\n└─ pictures  Do pictures\n   └─ index  Do index  (also after bio)\n"
+    assert cli.run("plan", "graph", "p.yaml").endswith(tree)
+    picture = ElementTree.fromstring(cli.run("plan", "graph", "p.yaml", "--format", "svg"))
+    kinds = [each.tag.rpartition("}")[2] for each in picture]
+    assert (kinds.count("rect"), kinds.count("path")) == (3, 2)
     assert cli.json("plan", "graph", "p.yaml")["steps"][2]["wave"] == 2
     (cli.folder / "p.yaml").write_text(text.replace("pictures", "bio"))
     assert cli.json("plan", "check", "p.yaml", code=2)["error"]["code"] == "invalid_plan"
@@ -38,9 +44,11 @@ def test_reviewers_and_voters_are_drawn_after_what_they_judge(cli: Cli) -> None:
         step("voter", "true", votes_on="best"),
     )
     (cli.folder / "p.yaml").write_text(text)
-    shown = cli.run("plan", "graph", "p.yaml")
+    shown = cli.run("plan", "check", "p.yaml")
     assert "  2  critic  (none)  judges fix\n  2  voter  (none)  judges one, two\n" in shown
     assert "  3  next  (merge)  after one, two, fix\n" in shown
+    drawn = cli.run("plan", "graph", "p.yaml")
+    assert "├─ critic  Do critic\n" in drawn and "next  Do next  (also after one, two)" in drawn
     assert '  "two" -> "voter";' in cli.run("plan", "graph", "p.yaml", "--format", "dot")
 
 

@@ -9,6 +9,7 @@ import click
 
 from retinue.cli import render
 from retinue.cli.options import CliGroup, read_text
+from retinue.cli.plan_drawing import draw_dot, draw_mermaid, draw_svg, draw_tree
 from retinue.cli.steward_session import CliSession
 
 if TYPE_CHECKING:
@@ -58,21 +59,23 @@ def check(session: CliSession, file: str, vars: dict[str, str]) -> None:
     session.answer(found, lambda it: "\n".join([*_format_waves(it), f"{file}: the plan is sound"]))
 
 
-@plan.command(example="retinue plan graph plan.yaml --format mermaid")
+@plan.command(
+    example="retinue plan graph plan.yaml\nretinue plan graph plan.yaml --format svg > plan.svg"
+)
 @FILE
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["text", "mermaid", "dot"]),
+    type=click.Choice(["text", "svg", "mermaid", "dot"]),
     default="text",
-    help="Text, Mermaid for Markdown, or the DOT language of Graphviz. Default: text.",
+    help="Text, an SVG image, Mermaid for Markdown, or DOT for Graphviz. Default: text.",
 )
 @VARIABLES
 @click.pass_obj
 def graph(session: CliSession, file: str, kind: str, vars: dict[str, str]) -> None:
     """Draw the steps of a plan and what each waits for."""
     found = _describe(_load(file, vars))
-    draw = {"text": _format_waves, "mermaid": _format_mermaid, "dot": _format_dot}[kind]
+    draw = {"text": draw_tree, "svg": draw_svg, "mermaid": draw_mermaid, "dot": draw_dot}[kind]
     session.answer(found, lambda it: "\n".join(draw(it)))
 
 
@@ -130,29 +133,7 @@ def _format_waves(found: dict[str, Any]) -> list[str]:
         after = f"  after {', '.join(step['depends_on'])}" if step["depends_on"] else ""
         after += f"  judges {', '.join(step['judges'])}" if step["judges"] else ""
         alone = "  alone" if step["alone"] else ""
-        asks = ", approved" if step["approve"] else ""
+        asks = ", after approval" if step["approve"] else ""
         how = f"({step['integration']}{asks})"
         lines.append(f"  {step['wave']}  {step['id']}  {how}{after}{alone}")
     return lines
-
-
-def _list_edges(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (name, step["id"])
-        for step in found["steps"]
-        for name in (*step["depends_on"], *step["judges"])
-    ]
-
-
-def _format_mermaid(found: dict[str, Any]) -> list[str]:
-    # Ids of steps may be words of Mermaid, such as "end": numbers never are.
-    number = {step["id"]: f"s{place}" for place, step in enumerate(found["steps"], start=1)}
-    lines = ["graph LR"]
-    lines += [f'  {number[step["id"]]}["{step["id"]}"]' for step in found["steps"]]
-    return lines + [f"  {number[one]} --> {number[other]}" for one, other in _list_edges(found)]
-
-
-def _format_dot(found: dict[str, Any]) -> list[str]:
-    lines = ["digraph plan {", "  rankdir=LR;", "  node [shape=box];"]
-    lines += [f'  "{step["id"]}";' for step in found["steps"]]
-    return [*lines, *(f'  "{one}" -> "{other}";' for one, other in _list_edges(found)), "}"]
