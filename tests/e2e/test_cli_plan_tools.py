@@ -104,3 +104,14 @@ def test_a_failed_plan_shows_what_its_steps_said_and_how_to_repeat_it(cli: Cli) 
     assert repeat, shown
     again = cli.json(*repeat[1].split(), code=1)
     assert [each["subagent_id"] for each in again["results"]] == ["bad"]
+
+
+def test_a_run_that_merged_nothing_has_nothing_to_apply(cli: Cli) -> None:
+    Repository(cli.folder)
+    (cli.folder / "p.yaml").write_text(plan(step("one", "exit 3")))
+    task = cli.json("run", "--plan", "p.yaml", code=1)["task_id"]
+    error = cli.json("task", "apply", task, code=1)["error"]
+    assert (error["code"], error["message"]) == (
+        "not_applied",
+        f"{task} has no branch to apply",
+    )

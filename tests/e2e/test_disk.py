@@ -119,9 +119,11 @@ def test_a_backup_of_a_working_root_is_restored_as_a_new_one(cli: Cli) -> None:
     with tarfile.open(target) as archive:
         names = set(archive.getnames())
     assert not names & {"identity.json", "gateway.key", "steward.sock", "steward.lock"}
-    other = Cli(cli.folder / "elsewhere")
-    assert other.json("restore", "b.tar.gz", "--root", ".retinue")["tasks"] == 2
-    other.run("restore", "b.tar.gz", "--root", ".retinue", code=2)
+    place = cli.folder / "new" / "place"  # restoring makes it
+    report = cli.json("restore", str(target), "--root", str(place / ".retinue"))
+    assert report["tasks"] == 2
+    other = Cli(place)
+    other.run("restore", str(target), "--root", ".retinue", code=2)
     # Not trusted yet: it can be read, and takes no work.
     assert {row["task_id"] for row in other.json("task", "list")} == {done, task}
     other.run("task", "create", "--title", "T", code=1)
@@ -154,6 +156,7 @@ def test_a_backup_that_leads_outside_is_refused_and_leaves_nothing(cli: Cli) -> 
         assert json.loads(said)["error"]["code"] == "bad_file"
     (cli.folder / "text").write_text("no archive")
     cli.run("restore", "text", code=2)
+    cli.run("restore", "text", "--root", "new/below/.retinue", code=2)
     assert sorted(os.listdir(cli.folder)) == ["h.tar.gz", "text"]
     assert not Path("/tmp/evil").exists()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from integration.test_notes import ASKS, notes
 from retinue.core.errors import Refused
 from support.repositories import (
     Repository,
@@ -16,7 +17,7 @@ from support.repositories import (
     start,
     step,
 )
-from support.roots import Root, until
+from support.roots import Root, sh, until
 
 __all__ = ["repository", "root"]  # fixtures
 
@@ -26,6 +27,22 @@ WRITES = "echo one > one.txt; echo done"
 def open_gate(root: Root, task: str) -> dict[str, Any]:
     """The gate of the task, once it is open."""
     return until(lambda: next(iter(_open(root, task)), None))
+
+
+def test_an_answer_in_the_notes_counts_while_a_review_waits(
+    root: Root, repository: Repository
+) -> None:
+    task = start(root, plan(step("one", WRITES, approve=True, owns=["one.txt"])))
+    gate = open_gate(root, task)
+    (asks,) = root.spawn(task, sh(ASKS, subagent_id="asks"))
+    until(lambda: root.rows(task)[asks]["status"] == "blocked")
+    file = notes(root, task)
+    file.write_text(file.read_text() + "Blue.\n")
+    until(lambda: root.rows(task)[asks]["status"] == "completed")
+    log = (root.path / "steward.log").read_text()
+    assert "is not watched" not in log
+    root.call("gate.approve", task=task, gate=gate["gate_id"], by="user")
+    assert root.call("run.wait", task=task)["status"] == "completed"
 
 
 def _open(root: Root, task: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ root's identity are left out: a restored root is a new one, which adopts no proc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import io
@@ -18,7 +19,7 @@ import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -281,21 +282,22 @@ def restore_backup(source: Path, root: Path) -> dict[str, Any]:
             hint="name a folder that does not exist with --root",
         )
     unfinished = root.with_name(f".{root.name}.unfinished-{os.getpid()}")
+    missing = [each for each in root.parents if not each.exists()]
     with _open_backup(source) as content:
-        with storage_failures(root):
-            unfinished.mkdir(mode=0o700)
         try:
             with storage_failures(root):
+                root.parent.mkdir(parents=True, exist_ok=True)
+                unfinished.mkdir(mode=0o700)
                 manifest, files = _read_archive(content, unfinished)
             _require_database(unfinished / DATABASE)
             with storage_failures(root):
                 # Fails if the root was made meanwhile and is not empty.
                 unfinished.rename(root)
         except UNREADABLE as error:
-            remove_tree(unfinished)
+            _discard(unfinished, missing)
             raise _make_no_backup_error(source, str(error)) from None
         except BaseException as error:
-            remove_tree(unfinished)
+            _discard(unfinished, missing)
             cause = error.__cause__
             # An OSError, though it is about the content.
             if isinstance(error, StorageFailed) and isinstance(cause, gzip.BadGzipFile):
@@ -319,6 +321,15 @@ def _open_backup(source: Path) -> IO[bytes]:
             code="bad_file",
             hint="name a file that 'retinue backup' wrote",
         ) from None
+
+
+def _discard(unfinished: Path, made: Sequence[Path]) -> None:
+    """Remove what a failed restore made: the new root, and folders above it, innermost first."""
+    if unfinished.exists():
+        remove_tree(unfinished)
+    for folder in made:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _make_no_backup_error(source: Path, why: str) -> BadInput:

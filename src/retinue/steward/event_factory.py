@@ -374,7 +374,7 @@ def make_cancelled_without_process(subagent: Subagent, by: str, reason: str) -> 
             subagent=subagent.id,
             attempt=attempt,
             by=by,
-            summary=shorten(f"{subagent.id} cancelled by {by}: {reason}"),
+            summary=shorten(f"{subagent.id} cancelled by {by}" + (f": {reason}" if reason else "")),
             payload={"reason": reason, "signals": []},
         ),
     ]

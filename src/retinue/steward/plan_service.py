@@ -225,7 +225,7 @@ class PlanService:
         tip = None
         if found is not None:
             tip = await self._sources.find_tip(record.id, found.repository, branch)
-        if found is None or tip is None:
+        if found is None or not tip:
             raise Refused(
                 f"{record.id} has no branch to apply",
                 code="not_applied",

@@ -38,7 +38,10 @@ class FileWatch:
         """Watch a task; return whether the watch is new, so that a save may have been missed."""
         if task in self._watches:
             return False
-        self._watches[task] = self._watch(task)
+        number = self._watch(task)
+        if number is None:
+            return False
+        self._watches[task] = number
         return True
 
     def touch(self, task: TaskId) -> None:
@@ -62,13 +65,16 @@ class FileWatch:
             if self._inotify is not None:
                 self._inotify.forget(number)
 
-    def _watch(self, task: TaskId) -> int:
+    def _watch(self, task: TaskId) -> int | None:
+        """Return the number of the watch; -1 if the kernel refused it, None without a folder."""
         folder = str(self._tasks / task / self._place.parent)
         try:
             if self._inotify is None:
                 new = self._inotify = inotify.Inotify()
                 asyncio.get_running_loop().add_reader(new.fd, self._handle_saved, new)
             return self._inotify.watch(folder, SAVED)
+        except FileNotFoundError:
+            return None  # there is nothing to save yet: the next call watches
         except OSError as error:
             self._complain(f"{task}: {self._place} is not watched: {error.strerror}")
             return -1
