@@ -55,6 +55,7 @@ def test_the_wheel_works_with_nothing_but_its_dependencies(wheel: Path, tmp_path
     assert pages[:3] == ["index", "tutorial", "how-to/install"]
     assert "how-to/plans" in pages and pages[-1].startswith("design/")
     assert (site / "retinue/py.typed").is_file()
+    assert (tmp_path / "venv/share/man/man1/retinue.1").is_file()
     run(retinue, "task", "create", "--title", "T", "--id", "t", folder=tmp_path)
     script = ("--id", "one", "--wait", "--", "sh", "-c", "echo hello")
     assert "hello" in run(retinue, "subagent", "spawn", "t", *script, folder=tmp_path)
