@@ -11,6 +11,7 @@ import pytest
 from retinue.core.default_models import KEY_VARIABLES
 from support.cli import Cli
 from support.localmodel import own_models
+from support.page import served
 from support.teams import require_sound
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -80,6 +81,10 @@ def test_the_demonstration_delegates_to_two_that_make_files(cli: Cli) -> None:
     # The embedded model cannot judge: a rule puts the answer together from the parts' files.
     notes = [Path(each["workspace"], "note.md").read_text().strip() for each in end["results"]]
     assert end["answer_by"] == "rule" and all(note in end["answer"] for note in notes)
+    with served(cli.root) as ui:  # the page says so, too
+        ui.enter()
+        overview = ui.get(f"/api/tasks/{end['task_id']}/overview").json
+    assert (overview["answer"], overview["answer_by"]) == (end["answer"], "rule")
     assert [part["files"] for part in end["parts"]] == [["note.md"], ["note.md"]]
     assert [part["first_line"] for part in end["parts"]] == [
         note.splitlines()[0].strip()[:200] for note in notes

@@ -19,7 +19,7 @@ from retinue.formats.views_json import SHOWN_ANSWER, gate_to_json, list_not_star
 from retinue.steward.app import App
 from retinue.steward.journal import ANY
 from retinue.steward.verbs.params import LARGEST, Params, take_texts
-from retinue.steward.verbs.run_verbs import can_judge, compose_answer
+from retinue.steward.verbs.run_verbs import BY_RULE, can_judge, compose_answer
 from retinue.steward.verbs.subagent_verbs import describe_subagent
 from retinue.steward.verbs.task_verbs import Verb, check_task_file
 from retinue.store.ledger import PERIODS
@@ -56,7 +56,7 @@ async def show_task(app: App, params: Params) -> Any:
             _describe_gate(app, task.id, gate) for gate in app.pages.list_open_gates(task.id)
         ],
         "not_started": list_not_started(end),
-        "answer": _find_run_answer(app, task.id),
+        **_find_run_answer(app, task.id),
         "end": {key: end[key] for key in END_KEYS if key in end},
     }
     return document | check_task_file(app, task.id)
@@ -299,16 +299,20 @@ def _take_optional_task(app: App, params: Params) -> str:
     return app.records.get_task(TaskId(name)).id if name else ""
 
 
-def _find_run_answer(app: App, task: TaskId) -> str | None:
-    """Return the beginning of the answer of a task's root team; None if it has none yet."""
+def _find_run_answer(app: App, task: TaskId) -> dict[str, Any]:
+    """Return the beginning of the answer of a task's root team; None if it has none yet.
+
+    `answer_by` says where no model wrote it.
+    """
     root = app.team_runs.find_root_team(task)
     result = app.records.get_result(root) if root is not None else None
     if root is None or result is None or result.answer is None:
-        return None
+        return {"answer": None}
     if result.success and not can_judge(root):
         composed = compose_answer(app, app.tasks.join(task).parts)
-        return (composed or result.answer)[:SHOWN_ANSWER]
-    return result.answer[:SHOWN_ANSWER]
+        if composed:
+            return {"answer": composed[:SHOWN_ANSWER], "answer_by": BY_RULE}
+    return {"answer": result.answer[:SHOWN_ANSWER]}
 
 
 def _decode_text(data: bytes) -> str:

@@ -132,7 +132,7 @@ export function TaskPage({ task }) {
     <${Stats} overview=${data} /><${Progress} task=${data} />
     <${Gates} task=${task} gates=${data.gates} act=${setDialog} />
     <${NotStarted} steps=${data.not_started} />
-    ${data.answer != null ? html`<section class="card run-answer" aria-labelledby="answer-title"><h2 id="answer-title">Answer</h2><${Answer} text=${data.answer} label="Answer of the run" /></section>` : null}
+    ${data.answer != null ? html`<section class="card run-answer" aria-labelledby="answer-title"><h2 id="answer-title">Answer</h2>${data.answer_by === 'rule' ? html`<p class="muted">Put together from the parts by a rule: the embedded model cannot judge them.</p>` : null}<${Answer} text=${data.answer} label="Answer of the run" /></section>` : null}
     <${PlanGraphs} task=${task} plans=${plans.data || []} closed=${data.state !== 'open'} />
     <${SubagentTable} task=${task} overview=${data} sink=${tableSink} lost=${soon} />
     <${Timeline} task=${task} overview=${data} sink=${laneSink} seen=${setNames} lost=${soon} />
