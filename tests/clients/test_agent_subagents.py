@@ -166,7 +166,7 @@ def texts(document: dict[str, Any]) -> str:
     return json.dumps(document)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", [*AGENTS, "goose", "copilot"])
 def test_continue_goes_on_in_the_same_conversation_twice_within_a_minute(
     root: Root, agent: str
 ) -> None:
@@ -181,6 +181,7 @@ def test_continue_goes_on_in_the_same_conversation_twice_within_a_minute(
             assert result["status"] == "completed", result
             asked = [texts(document) for _, document in model.asked[before:]]
             assert any(word in text and "DONE nothing" in text for text in asked), asked
+            assert asked[-1].count("say WORD-ONE") == asked[-1].count("say WORD-TWO") == 1, asked
             expected = "transcript" if agent == "gemini" else "native"
             assert result["agent"]["resumed"] == expected
     told = [each["payload"] for each in root.events(task) if each["type"] == "agent.session"]

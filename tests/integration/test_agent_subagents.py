@@ -154,6 +154,31 @@ def test_continue_resumes_its_own_session(root: Root, models: Models) -> None:
     assert "WORD" in told[0]["content"] and told[1]["content"] == "ONE"
 
 
+def test_each_continue_tells_only_its_own_message(root: Root, models: Models) -> None:
+    task = create(root, models)
+    root.run(task, brief("say WORD"))
+    for word in ("SECOND", "THIRD", "THIRD"):
+        again = root.call("subagent.continue", task=task, subagent="s", message=f"now {word}")
+        assert attend(root, task, again["subagent_id"])["status"] == "completed"
+    told = [each["content"] for each in models.heard[-1].document["messages"]]
+    assert told[0].endswith("say WORD"), "the role stands before the brief"
+    assert told[2::2] == ["now SECOND", "now THIRD", "now THIRD"]
+
+
+def test_a_transcript_does_not_hold_an_earlier_transcript(root: Root, models: Models) -> None:
+    task = create(root, models)
+    root.run(task, brief("say WORD"))
+    for word in ("SECOND", "THIRD"):
+        for path in root.folder(task, "s").rglob("retinue-session.json"):
+            path.unlink()
+        again = root.call("subagent.continue", task=task, subagent="s", message=f"now {word}")
+        result = attend(root, task, again["subagent_id"])
+        assert result["agent"]["resumed"] == "transcript", result
+    last = models.heard[-1].last
+    assert [last.count(each) for each in ("<earlier>", "say WORD", "now SECOND")] == [1, 1, 1]
+    assert last.endswith("now THIRD")
+
+
 def test_a_session_that_is_gone_is_told_again(root: Root, models: Models) -> None:
     models.script = in_order(Said(text="ONE"), Said(text="TWO"))
     task = create(root, models)

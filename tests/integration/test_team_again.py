@@ -217,3 +217,4 @@ def test_a_second_continue_by_the_same_id_has_the_conversation_of_the_first(
     goes_on(root, task, "solo", "Paint that bridge")
     (words,) = heard_last
     assert words.index("Then add a bridge") < words.index("Paint that bridge")
+    assert words.count("Then add a bridge") == 1, "what was told is not told again"

@@ -110,6 +110,8 @@ class AgentMember(RoundMember):
         self._system = ""
         self._earlier: Sequence[Turn] = ()
         self._notes: list[str] = []  # to be told with the next prompt
+        # What a new session is told first. The conversation has it already, so it is not recorded.
+        self._introduction: list[str] = []
         self._opening = ""
         self._link: AgentLink | None = None
         self._server: ToolboxServer | None = None
@@ -262,9 +264,12 @@ class AgentMember(RoundMember):
         """
         link = await self._require_open()
         while True:
-            told = "\n\n".join([*self._notes, text])
-            self._notes = []
-            self._recorder.record_turn(Turn(role="user", text=told))
+            said = [each for each in (*self._notes, text) if each]
+            told = "\n\n".join([*self._introduction, *said])
+            self._notes, self._introduction = [], []
+            # One turn each: a later attempt compares them with its brief.
+            for each in said:
+                self._recorder.record_turn(Turn(role="user", text=each))
             spoken = await self._run_turn(link, told, listens=listens)
             if self._link is None:
                 seconds = f"{INTERRUPT_SECONDS:g} seconds"
@@ -273,8 +278,10 @@ class AgentMember(RoundMember):
                 # One that came while the turn was ending.
                 await self._pass_on(None, self._inbox.take_messages())
             if await self._has_forgotten():
-                await self._tell_again(link, told)
+                await self._tell_again(link, said)
                 self._recorder.forget_words(spoken.text)
+                text = ""
+                continue
             if not self._notes:
                 return spoken
             # Messages that could not be told in the turn, or that interrupted it.
@@ -466,12 +473,11 @@ class AgentMember(RoundMember):
         return link
 
     def _introduce(self) -> None:
-        """Note what a new session is told before its first prompt."""
-        told = [] if self._profile.name in TAKES_ROLE else [self._system]
+        """Set what a new session is told before its first prompt."""
+        self._introduction = [] if self._profile.name in TAKES_ROLE else [self._system]
         if self._earlier:
-            told.append(_format_transcript(self._earlier))
+            self._introduction.append(_format_transcript(self._earlier))
             self._resumed = "transcript"
-        self._notes = [*told, *self._notes]
 
     def _report_session(self) -> None:
         self._save_session()
@@ -505,7 +511,7 @@ class AgentMember(RoundMember):
         self._asked_before = None
         return not report.recalled
 
-    async def _tell_again(self, link: AgentLink, told: str) -> None:
+    async def _tell_again(self, link: AgentLink, said: Sequence[str]) -> None:
         """Begin a new session that is told the earlier conversation, then this prompt.
 
         Raises:
@@ -515,8 +521,8 @@ class AgentMember(RoundMember):
             "resume_forgotten", "its resumed session did not hold the earlier conversation"
         )
         self._session = await link.open("")
-        self._notes.insert(0, told)
         self._introduce()
+        self._introduction += said
         self._report_session()
 
     async def _prepare(self) -> AgentLaunch:

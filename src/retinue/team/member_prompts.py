@@ -162,10 +162,20 @@ def _format_ending(several: bool) -> str:
 def format_opening(brief: str, earlier: Sequence[str]) -> str:
     """Return the first message: the brief, or the part of it that is not in `earlier`.
 
-    `earlier` holds the user messages of earlier attempts.
+    Args:
+        earlier: the user messages of earlier attempts, in order. Each `continue` has appended its
+            message to the brief, so the brief begins with several of them.
     """
-    known = max((text for text in earlier if brief.startswith(text)), key=len, default="")
-    return brief.removeprefix(known).strip() or GO_ON
+    rest = brief.strip()
+    for text in earlier:
+        rest = _remove_beginning(rest, text.strip())
+    return rest or GO_ON
+
+
+def _remove_beginning(text: str, known: str) -> str:
+    """Remove whole lines from the beginning of a text."""
+    left = text.removeprefix(known)
+    return text if left and not left.startswith("\n") else left.strip()
 
 
 def format_answers(table: Table, reader: MemberId, snapshots: str) -> str:
