@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from retinue.trust import trust_root
 from support.roots import Root, held
 
 # Answers with what it finds as its login, and changes it, as programs do that renew a token.
@@ -66,8 +68,8 @@ def login(home: Path) -> Path:
     return path
 
 
-def create(root: Root, program: Path, network: str = "on") -> str:
-    backend = {"type": "goose", "program": str(program), "login": "own"}
+def create(root: Root, program: Path, network: str = "on", login: str = "own") -> str:
+    backend = {"type": "goose", "program": str(program), "login": login}
     coordination = {"subagent_network": network, "subagent_min_timeout": 1}
     config = {
         "agents": [{"id": "mine", "backend": backend}],
@@ -121,6 +123,35 @@ def test_without_a_login_or_a_network_it_is_refused(
     refusal = root.refusal("subagent.spawn", task=shut, tasks=[brief()])
     assert refusal.code == "network_needed", refusal
     assert root.rows(task) == {} and root.rows(shut) == {}
+
+
+def test_a_missing_key_is_answered_with_the_own_login_where_there_is_one(
+    root: Root, program: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    task = create(root, program, login="gateway")
+    refusal = root.refusal("subagent.spawn", task=task, tasks=[brief()])
+    assert refusal.code == "no_key" and "own login" not in refusal.hint, refusal
+    request.getfixturevalue("login")
+    refusal = root.refusal("subagent.spawn", task=task, tasks=[brief()])
+    assert "'retinue mcp install --subagents goose'" in refusal.hint, refusal
+
+
+def test_the_list_of_agents_says_who_is_not_logged_in(
+    root: Root, program: Path, request: pytest.FixtureRequest
+) -> None:
+    backend = {"type": "goose", "program": str(program), "login": "own"}
+    config = {"agents": [{"id": "mine", "backend": backend}]}
+    root.path.mkdir(parents=True, mode=0o700)
+    (root.path / "config.yaml").write_text(json.dumps(config))
+    trust_root(root.path, os.environ, ())
+
+    def find() -> dict[str, Any]:
+        return next(each for each in root.call("agent.list") if each["agent"] == "mine")
+
+    assert (find()["login"], find()["problem_code"]) == ("own", "no_login")
+    request.getfixturevalue("login")
+    assert "problem" not in find()
 
 
 def test_an_agent_by_configuration_has_no_login_that_is_known(root: Root) -> None:

@@ -20,7 +20,11 @@ from retinue.cli.temporary_root import (
 
 QUESTION = "Reply with the single word: ready"
 SECONDS = 120.0
-STATUSES = {"no_key": "no key", "agent_not_installed": "not installed"}  # by error code
+STATUSES = {  # by error code
+    "no_key": "no key",
+    "no_login": "not logged in",
+    "agent_not_installed": "not installed",
+}
 TOOL_LIMITS = {"list": "any list", "shell": "all or none", "none": "not possible"}
 
 
@@ -110,7 +114,7 @@ def format_agents(rows: list[dict[str, Any]]) -> str:
                 row["agent"],
                 _name_status(row),
                 _format_version(row),
-                row["provider"] or "-",
+                row["provider"] or ("own login" if row["login"] == "own" else "-"),
                 TOOL_LIMITS[row["tools"]],
             )
             for row in rows

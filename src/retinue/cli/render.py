@@ -25,6 +25,7 @@ _COLOURS = {
     "ok": "32",
     "ready": "32",
     "no key": "33",
+    "not logged in": "33",
     "failed": "31",
     "error": "31",
     "cancelled": "33",

@@ -474,6 +474,8 @@ def _format_root(root: dict[str, Any], document: dict[str, Any]) -> list[str]:
     if by_rule:
         lines.append(BY_RULE)
     lines += ["", render.escape_text(document["answer"] or "no answer"), ""]
+    if root.get("agent"):
+        lines.append(f"agent: {tables.format_agent(root['agent'])}")
     lines.append(f"files: {render.to_one_line(root['workspace'])}")
     folder = os.path.dirname(os.path.dirname(root["workspace"]))
     lines.append(f"see it all with: retinue ui; each part's files are below {folder}")

@@ -280,7 +280,7 @@ def format_result(ended: Document) -> str:
         state.append(f"{ended['completion_percentage']}%")
     lines.append("  ".join(state))
     if ended.get("agent"):
-        lines.append(f"agent: {_format_agent(ended['agent'])}")
+        lines.append(f"agent: {format_agent(ended['agent'])}")
     if ended.get("error"):
         lines.append(f"error: {render.to_one_line(add_hint_to_error(ended['error']))}")
     lines += format_output(ended)
@@ -294,7 +294,7 @@ def format_result(ended: Document) -> str:
     return "\n".join([*lines, *format_files_left(ended)])
 
 
-def _format_agent(agent: Document) -> str:
+def format_agent(agent: Document) -> str:
     """Return which coding agent answered, and whether it remembered an earlier conversation."""
     said = RESUMED.get(agent.get("resumed", ""), "")
     name = " ".join(filter(None, (agent["name"], agent.get("version"))))

@@ -53,6 +53,7 @@ class AgentStatus:
     provider: str
     problem: str
     problem_code: str
+    login: str = "gateway"
 
     @property
     def tested(self) -> bool:
@@ -68,6 +69,7 @@ def agent_to_json(status: AgentStatus) -> dict[str, object]:
         "version": status.found.version if status.found else None,
         "tested": status.tested,
         "wire": profile.wire,
+        "login": status.login,
         "provider": status.provider or None,
         "tools": profile.tools,
         "resume": profile.resume,
@@ -175,6 +177,7 @@ class AgentSelector:
             found = self._find(profile, agent)
             if agent.login == "gateway":
                 provider = self._choose_provider(profile, agent, config, needs_key=True).name
+            self._list_credentials(profile, agent)  # refuses an own login that is not there
         except (BadInput, Refused) as why:
             problem = f"{why.message} ({why.hint})" if why.hint else why.message
             code = why.code
@@ -185,6 +188,7 @@ class AgentSelector:
             provider=provider,
             problem=problem,
             problem_code=code,
+            login=agent.login,
         )
 
     def _find(self, profile: AgentProfile, agent: CodingAgent) -> FoundProgram:
@@ -230,7 +234,7 @@ class AgentSelector:
             if ready:
                 return ready[0]
             keys = " or ".join(dict.fromkeys(self._key_missing(each) for each in fitting))
-            raise Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
+            raise self._refuse_keyless(keys, profile)
         if offered:
             names = ", ".join(f"{each.name} ({each.type})" for each in offered)
             raise BadInput(
@@ -240,15 +244,29 @@ class AgentSelector:
                 hint=f"add a backend of type {BACKEND_TYPES_BY_WIRE[profile.wire]} under "
                 f"providers, or set {KEY_BY_WIRE[profile.wire]}",
             )
-        raise Refused(f"{KEY_BY_WIRE[profile.wire]} {NOT_SET}", code="no_key", hint=SET_IT)
+        raise self._refuse_keyless(KEY_BY_WIRE[profile.wire], profile)
+
+    def _refuse_keyless(self, keys: str, profile: AgentProfile) -> Refused:
+        """Return the refusal; it names the own login of the user, if there is one."""
+        refusal = Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
+        if not self._list_logins(profile):
+            return refusal
+        command = f"retinue mcp install --subagents {profile.short_name}"
+        return refusal.with_more(
+            f"or use your own login with {profile.program}: '{command}' writes the configuration"
+        )
+
+    def _list_logins(self, profile: AgentProfile) -> tuple[tuple[str, str], ...]:
+        """Return the files of this user's own login: where each is, and its place at home."""
+        files = [(self._user_home / each.source, each.target) for each in profile.credentials]
+        return tuple((str(path), target) for path, target in files if path.is_file())
 
     def _list_credentials(
         self, profile: AgentProfile, agent: CodingAgent
     ) -> tuple[tuple[str, str], ...]:
         if agent.login != "own":
             return ()
-        files = [(self._user_home / each.source, each.target) for each in profile.credentials]
-        there = tuple((str(path), target) for path, target in files if path.is_file())
+        there = self._list_logins(profile)
         if not there:
             raise BadInput(
                 f"{profile.title} has no login of its own on this machine",

@@ -9,7 +9,7 @@ from retinue.cli.agent_commands import format_agents
 
 def row(agent: str, **more: Any) -> dict[str, Any]:
     facts = {"agent": agent, "version": "1.2", "tested": True, "provider": None, "tools": "list"}
-    return facts | more
+    return facts | {"login": "gateway"} | more
 
 
 def test_every_status_is_a_named_column_in_plain_words() -> None:
@@ -20,6 +20,8 @@ def test_every_status_is_a_named_column_in_plain_words() -> None:
             row("goose", tools="none", problem="KEY is not set: set it", problem_code="no_key"),
             row("gemini", version=None, problem="p", problem_code="agent_not_installed"),
             row("ours", tested=False, problem="q", problem_code="wire_mismatch"),
+            row("mine", login="own"),
+            row("his", login="own", problem="r", problem_code="no_login"),
         ]
     )
     assert table.split("\n") == [
@@ -29,10 +31,13 @@ def test_every_status_is_a_named_column_in_plain_words() -> None:
         "goose   no key         1.2               -          not possible",
         "gemini  not installed  -                 -          any list",
         "ours    not usable     1.2 (not tested)  -          any list",
+        "mine    ready          1.2               own login  any list",
+        "his     not logged in  1.2               own login  any list",
         "",
         "codex, goose: KEY is not set: set it",
         "gemini: p",
         "ours: q",
+        "his: r",
     ]
 
 
