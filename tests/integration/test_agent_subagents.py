@@ -339,3 +339,27 @@ def test_a_team_of_an_agent_and_a_model_votes(root: Root, models: Models) -> Non
     assert {seat["vote"] is not None for seat in status["agents"].values()} == {True}, status
     sent = [heard for heard in models.heard if heard.model == "ours" and "vote" in heard.tools]
     assert sent and "shell" in sent[0].tools
+
+
+def test_a_team_whose_answer_has_a_schema_gives_the_answer_that_was_chosen(
+    root: Root, models: Models
+) -> None:
+    def script(heard: Heard) -> Said:
+        if "These are the present answers" in heard.words:
+            return vote("s_agent_1") if "vote" in heard.tools else Said(text="VOTE s_agent_1")
+        number = 1 if heard.model == "plain" else 2
+        document = json.dumps({"n": number})
+        return answer(document) if heard.model == "plain" else Said(text=document)
+
+    models.script = script
+    url = f"http://127.0.0.1:{models.port}/v1"
+    plain = {"type": "chatcompletion", "model": "plain", "base_url": url}
+    task = create(root, models, {"id": "plain", "backend": plain}, acp_member("ours"))
+    terms = brief(answer_schema=SCHEMA)
+    del terms["agent"]
+    (result,) = root.run(task, terms)
+    assert (result["status"], result.get("structured_answer")) == ("completed", {"n": 1}), result
+    told = [heard.words for heard in models.heard]
+    assert not any("Your answer was chosen" in words for words in told)
+    # Nothing in the prompt asks for more than the document.
+    assert not any("files you created" in words or "list every file" in words for words in told)

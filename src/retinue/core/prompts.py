@@ -109,6 +109,10 @@ building. It serves, runs, measures and reports what it saw. Trust its observati
 their meaning yourself, because you know the whole task.
 """
 
+_SEEN = """\
+Your parent sees your answer and your workspace, and nothing else of what you did.
+"""
+
 _FILES = """\
 End your answer with the files you created or changed, one on each line, as paths relative to your
 workspace, with what each holds. Write "Files: none" if there are none. Your parent sees your
@@ -157,14 +161,20 @@ def format_all_statuses() -> str:
     return f"## Using results\n\n{guidance}\n\n{_MIXED}"
 
 
-def format_child_instructions(profile: SubagentType | None) -> str:
-    """Return the instructions of the type, followed by how to hand over files."""
+def format_child_instructions(profile: SubagentType | None, *, lists_files: bool = True) -> str:
+    """Return the instructions of the type, followed by how to hand over files.
+
+    Args:
+        lists_files: false if a list of files has no place in the answer, which is JSON, or if
+            the subagent cannot change any.
+    """
+    files = _FILES if lists_files else _SEEN
     if profile is None:
-        return _FILES
+        return files
     blocks = [f"{profile.instructions.strip()}\n"]
     if profile.skills:
         blocks.append(f"Use these skills where they are available: {', '.join(profile.skills)}.\n")
-    return "\n".join([*blocks, _FILES])
+    return "\n".join([*blocks, files])
 
 
 def format_success_criteria(criteria: Sequence[str]) -> str:

@@ -102,7 +102,8 @@ class WorkerSelector:
                 staffed, command=command, foreword=foreword, remark=remark, refusal=refusal
             )
         absent, refusal = self._find_absent_members(members, config)
-        instructions = format_child_instructions(profile)
+        lists_files = brief.answer_schema is None and brief.access == "write"
+        instructions = format_child_instructions(profile, lists_files=lists_files)
         team, missing = self._make_team(members, config, config.round_limits_ms, instructions)
         delegation = _make_delegation(config) if brief.delegation_depth else None
         team = replace(team, refine=brief.refine, delegation=delegation)

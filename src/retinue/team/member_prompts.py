@@ -29,6 +29,7 @@ PRESENT = (
 ANSWER_FORMAT = (
     "Your answer must be one JSON document that fits this JSON schema, and nothing else:\n"
 )
+LIST_FILES = "In your answer, list every file you made, by its path in the workspace. "
 CHOSEN = "your answer was chosen, and nothing but its final words is wanted now"
 
 
@@ -52,7 +53,7 @@ def format_system_prompt(
     parts = [
         own,
         contract.team.instructions,
-        _format_agent_rules(contract, home) if own_program else _format_rules(home),
+        _format_agent_rules(contract, home) if own_program else _format_rules(contract, home),
         _format_context(contract.context, context),
     ]
     ending = _format_agent_ending(several) if own_program else _format_ending(several)
@@ -88,15 +89,16 @@ def _quote_path(path: str) -> str:
     return path if path.isprintable() else ascii(path)
 
 
-def _format_rules(home: str) -> str:
+def _format_rules(contract: Contract, home: str) -> str:
+    # An answer that has to be JSON has no place for it.
+    files = "" if contract.answer_schema else LIST_FILES
     return (
         "You are a subagent: one piece of work was delegated to you. You cannot ask your parent "
         "while you work, unless you have the tool ask; do not guess at what only it can know.\n"
         f"Your workspace is {home}. Write nowhere else.\n"
         "Your tools are all you can do. What a tool refuses stays refused: find another way, or "
         "say in your answer what was not possible.\n"
-        "In your answer, list every file you made, by its path in the workspace. Report what you "
-        "saw, not what you hoped for."
+        f"{files}Report what you saw, not what you hoped for."
     )
 
 

@@ -108,9 +108,11 @@ def test_mixed_results_are_used_inspected_and_finished() -> None:
     assert "finish what is missing yourself or retry only that" in said
 
 
-def test_every_prompt_asks_for_a_list_of_files() -> None:
+def test_every_prompt_asks_for_a_list_of_files_where_there_can_be_one() -> None:
     for profile in (None, PLAIN, REASONER):
         assert "End your answer with the files you created" in format_child_instructions(profile)
+        without = format_child_instructions(profile, lists_files=False)
+        assert "files you created" not in without and "Your parent sees your answer" in without
 
 
 @pytest.mark.parametrize(
