@@ -131,7 +131,7 @@ def test_a_missing_key_is_answered_with_the_own_login_where_there_is_one(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     task = create(root, program, login="gateway")
     refusal = root.refusal("subagent.spawn", task=task, tasks=[brief()])
-    assert refusal.code == "no_key" and "own login" not in refusal.hint, refusal
+    assert refusal.code == "no_key" and "login" not in refusal.hint, refusal
     request.getfixturevalue("login")
     refusal = root.refusal("subagent.spawn", task=task, tasks=[brief()])
     assert "'retinue mcp install --subagents goose'" in refusal.hint, refusal

@@ -248,13 +248,11 @@ class AgentSelector:
 
     def _refuse_keyless(self, keys: str, profile: AgentProfile) -> Refused:
         """Return the refusal; it names the own login of the user, if there is one."""
-        refusal = Refused(f"{keys} {NOT_SET}", code="no_key", hint=SET_IT)
-        if not self._list_logins(profile):
-            return refusal
-        command = f"retinue mcp install --subagents {profile.short_name}"
-        return refusal.with_more(
-            f"or use your own login with {profile.program}: '{command}' writes the configuration"
-        )
+        hint = SET_IT
+        if self._list_logins(profile):
+            command = f"retinue mcp install --subagents {profile.short_name}"
+            hint += f"; or use your login with {profile.program}: '{command}' configures that"
+        return Refused(f"{keys} {NOT_SET}", code="no_key", hint=hint)
 
     def _list_logins(self, profile: AgentProfile) -> tuple[tuple[str, str], ...]:
         """Return the files of this user's own login: where each is, and its place at home."""
