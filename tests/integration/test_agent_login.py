@@ -137,17 +137,19 @@ def test_a_missing_key_is_answered_with_the_own_login_where_there_is_one(
     assert "'retinue mcp install --subagents goose'" in refusal.hint, refusal
 
 
+@pytest.mark.parametrize("name", ["mine", "goose"])
 def test_the_list_of_agents_says_who_is_not_logged_in(
-    root: Root, program: Path, request: pytest.FixtureRequest
+    root: Root, program: Path, request: pytest.FixtureRequest, name: str
 ) -> None:
     backend = {"type": "goose", "program": str(program), "login": "own"}
-    config = {"agents": [{"id": "mine", "backend": backend}]}
+    config = {"agents": [{"id": name, "backend": backend}]}
     root.path.mkdir(parents=True, mode=0o700)
     (root.path / "config.yaml").write_text(json.dumps(config))
     trust_root(root.path, os.environ, ())
 
     def find() -> dict[str, Any]:
-        return next(each for each in root.call("agent.list") if each["agent"] == "mine")
+        (found,) = [each for each in root.call("agent.list") if each["agent"] == name]
+        return dict(found)
 
     assert (find()["login"], find()["problem_code"]) == ("own", "no_login")
     request.getfixturevalue("login")

@@ -163,12 +163,16 @@ class AgentSelector:
         )
 
     def list_agents(self, config: TaskConfig) -> list[AgentStatus]:
-        """Return every known agent, then the configured ones, and why one cannot be used."""
-        known = [Candidate(id="", agent=CodingAgent(type=each.name)) for each in PROFILES]
-        configured = [each for each in config.crew.everyone if each.agent is not None]
-        return [self._describe(each, config) for each in (*known, *configured)]
+        """Return every agent that `find_candidate` finds, and why one cannot be used.
 
-    def _describe(self, candidate: Candidate, config: TaskConfig) -> AgentStatus:
+        First the known ones, which a configuration may have changed, then the other configured.
+        """
+        configured = [each.id for each in config.crew.everyone if each.agent is not None]
+        names = dict.fromkeys([*(each.short_name for each in PROFILES), *configured])
+        return [self._describe(name, config) for name in names]
+
+    def _describe(self, name: str, config: TaskConfig) -> AgentStatus:
+        candidate = self.find_candidate(name, config)
         agent = candidate.agent
         assert agent is not None
         profile = _make_profile(candidate, agent)
@@ -183,7 +187,7 @@ class AgentSelector:
             code = why.code
         return AgentStatus(
             profile=profile,
-            name=candidate.id or profile.short_name,
+            name=name,
             found=found,
             provider=provider,
             problem=problem,

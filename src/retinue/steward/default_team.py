@@ -26,6 +26,7 @@ class TeamChoice:
     name: str
     reason: str
     document: Mapping[str, Any]  # the configuration with this team
+    remark: str = ""  # what would give a better team
 
     def to_json(self) -> dict[str, str]:
         return {"kind": self.kind, "name": self.name, "reason": self.reason}
@@ -83,4 +84,14 @@ async def choose_team(
         name=LOCAL_MODEL,
         reason="no key is set, and no model server answers on this machine",
         document=document,
+        remark=_suggest_agents(agents),
     )
+
+
+def _suggest_agents(agents: Sequence[AgentStatus]) -> str:
+    """Return what installed coding agents lack; empty if none is installed."""
+    names = [each.name for each in agents if each.problem_code == "no_key"]
+    if not names:
+        return ""
+    said = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
+    return f"{said} installed: 'retinue agent list' says what a coding agent lacks"

@@ -94,3 +94,8 @@ def test_the_embedded_model_is_what_is_left(problem: str) -> None:
     choice = choose({}, [agent(problem)] if problem else [])
     assert choice.kind == "embedded_model" and "no key is set" in choice.reason
     assert choice.document == DELEGATES
+
+
+def test_beside_the_embedded_model_agents_without_a_key_are_named() -> None:
+    assert choose({}, [agent("OPENAI_API_KEY is not set")]).remark.startswith("codex is installed")
+    assert choose({}, []).remark == ""

@@ -249,7 +249,12 @@ async def start_team_run(app: App, params: Params) -> Any:
         by=actor,
     )
     with add_configuration_hint(lambda: source):
-        task = await app.team_runs.start(request)
+        try:
+            task = await app.team_runs.start(request)
+        except BadInput as error:
+            if choice is None or not choice.remark:
+                raise
+            raise error.with_more(choice.remark) from None
     started: dict[str, Any] = {"task_id": task.id, "run_id": task.run, "status": "running"}
     # A team that the caller itself names needs no explanation.
     if choice is not None and not (is_given and choice.kind == "configuration"):
