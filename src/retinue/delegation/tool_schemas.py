@@ -11,6 +11,8 @@ from retinue.core.task_config import MAX_SECONDS, TaskConfig
 
 # Most tasks in one call where the configuration queues them instead of refusing.
 MAX_QUEUED = 1000
+# Coding agents by their names in briefs, as in the table of `agents/profiles.py`.
+AGENTS = ("claude", "codex", "gemini", "opencode", "goose", "copilot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class ToolLimits:
     answer_characters: int = 8000  # of one answer in one tool result
     plain_names: bool = False  # list the lifecycle tools by their short names
     nodes: bool = False  # whether a task may name where it runs
+    agents: tuple[str, ...] = AGENTS  # coding agents that can be used
     problem: str = ""  # why no subagent can be started
     remedy: str = ""  # what the user can do about that
 
@@ -117,10 +120,7 @@ def _build_task_schema(terms: ToolLimits) -> Schema:
         },
         owns=paths | {"description": "Globs it may change; else runs alone."},
         depends_on=paths | {"description": "Merged tasks in this call."},
-        agent={
-            "type": "string",
-            "description": "claude, codex, gemini, opencode, goose, copilot.",
-        },
+        agent=TEXT | {"description": f"{', '.join(terms.agents) or 'None can be used here'}."},
         model=TEXT,
         access={"type": "string", "enum": ["read", "write"]},
         **(places if terms.nodes else {}),

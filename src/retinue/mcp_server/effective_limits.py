@@ -24,7 +24,7 @@ from retinue.formats.config_document import (
     parse_task_config,
 )
 from retinue.formats.yaml_document import Place, load_yaml
-from retinue.mcp_server.install.subagent_choices import find_setup_problem
+from retinue.mcp_server.install.subagent_choices import find_setup_problem, list_usable_agents
 from retinue.settings import HUB_CREDENTIALS, has_tasks
 from retinue.subagent_types.type_files import load_catalogue
 from retinue.trust import can_be_used, find_config_file, make_untrusted_error
@@ -119,13 +119,15 @@ class EffectiveLimits:
         # A subagent sees neither the keys nor the local models of its steward.
         knows = section.enabled and not is_inside_subagent(self._root)
         project = self._root.parent
-        problem, remedy = "", ""
+        problem, remedy, agents = "", "", limits.agents
         if knows:
             problem, remedy = find_setup_problem(section.config, os.environ, project)
+            agents = list_usable_agents(section.config, os.environ)
         self.terms = replace(
             limits,
             plain_names=self._choice.plain_names,
             nodes=(self._root / HUB_CREDENTIALS).exists(),
+            agents=agents,
             problem=problem,
             remedy=remedy,
         )

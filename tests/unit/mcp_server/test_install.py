@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from retinue.agents.profiles import PROFILES
 from retinue.cli import mcp_commands
 from retinue.core.errors import BadInput
 from retinue.core.staffing import CodingAgent, ModelBackend, Spawner, Staff
 from retinue.core.task_config import TaskConfig
-from retinue.delegation.tool_schemas import ToolLimits
+from retinue.delegation.tool_schemas import AGENTS, ToolLimits, spawn_schema
 from retinue.mcp_server.install.client_configs import (
     CLIENTS,
     ConfigEntry,
@@ -24,6 +25,7 @@ from retinue.mcp_server.install.client_configs import (
 from retinue.mcp_server.install.subagent_choices import (
     find_choices,
     find_setup_problem,
+    list_usable_agents,
     require_choice,
 )
 
@@ -355,6 +357,24 @@ def test_a_coding_agent_that_cannot_work_is_recognised(tmp_path: Path) -> None:
     # Without a configuration, what is ready here is named.
     remedy = find_setup_problem(TaskConfig(), bare, tmp_path / "project")[1]
     assert remedy == "the user can run: retinue mcp install --subagents codex"
+
+
+def test_the_tools_name_the_coding_agents_that_can_be_used(tmp_path: Path) -> None:
+    assert tuple(each.short_name for each in PROFILES) == AGENTS
+    path = ":".join(install_program(tmp_path / "bin", name) for name in ("codex", "claude"))
+    environment = {"HOME": str(tmp_path), "PATH": path, "OPENAI_API_KEY": "k"}
+
+    def usable(*configured: Spawner) -> tuple[str, ...]:
+        config = TaskConfig(staff=Staff(spawners=configured))
+        return list_usable_agents(config, environment)
+
+    assert usable() == ("codex",)
+    ours = Spawner(id="ours", agent=CodingAgent(type="acp", argv=("x",)))
+    assert usable(ours) == ("codex", "ours")
+    # One with its own login stands for its kind, and nobody is logged in.
+    assert usable(Spawner(id="mine", agent=CodingAgent(type="codex", login="own"))) == ()
+    described = spawn_schema(ToolLimits(agents=usable()))["properties"]["tasks"]["items"]
+    assert described["properties"]["agent"]["description"] == "codex."
 
 
 @pytest.mark.requirement("R220")

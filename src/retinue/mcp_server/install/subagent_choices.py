@@ -101,6 +101,20 @@ def find_setup_problem(
     return f"{why}no model is configured", mends
 
 
+def list_usable_agents(config: TaskConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the coding agents that lack nothing here, as far as is known."""
+    configured = {each.id: each.agent for each in config.staff.everyone if each.agent is not None}
+    known: dict[str, CodingAgent] = {}
+    for profile in PROFILES:
+        # A single configured agent of a kind is what the name of the kind means.
+        alike = [each for each in configured.values() if each.type == profile.name]
+        usual = CodingAgent(type=profile.name)
+        known[profile.short_name] = alike[0] if len(alike) == 1 else usual
+    agents = known | configured
+    lacks = {name: _find_agent_lack(each, config, environment) for name, each in agents.items()}
+    return tuple(name for name, lack in lacks.items() if not lack)
+
+
 def _find_lack(candidate: Candidate, config: TaskConfig, environment: Mapping[str, str]) -> str:
     """Return what a configured agent lacks to be a subagent here; empty if nothing is known."""
     if candidate.agent is not None:
