@@ -93,6 +93,26 @@ def test_a_check_of_an_agent_that_is_refused_fails(root: Path, models: Models) -
     assert "NO-WAY" in done.stdout + done.stderr
 
 
+def test_a_spawn_says_what_the_agent_can_see_and_how_its_work_is_joined(
+    root: Path, models: Models
+) -> None:
+    models.script = lambda heard: (
+        Said(text="made", calls=[("shell", {"command": "echo two >> a.md"})])
+        if heard.number % 2
+        else Said(text="done")
+    )
+    assert retinue(root, "task", "create", "--title", "t", "--id", "t").returncode == 0
+    spawn = ("subagent", "spawn", "t", "--agent", "ours", "--wait", "--id")
+    blind = retinue(root, *spawn, "blind", "Fix it")
+    assert blind.returncode == 0 and "note: this gives the agent no files" in blind.stderr, blind
+    sees = retinue(root, *spawn, "sees", "--integration", "merge", "Fix it")
+    assert sees.returncode == 0 and "no files" not in sees.stderr, sees
+    command = sees.stdout.splitlines()[-1].removeprefix("join its output with: retinue ")
+    joined = retinue(root, *command.split())
+    assert joined.returncode == 0, joined
+    assert git(root.parent, "show", "retinue/t:a.md") == "one\ntwo\n"
+
+
 def test_steps_of_a_plan_are_agents_whose_work_is_merged(root: Path, models: Models) -> None:
     def script(heard: object) -> Said:
         words = models.heard[-1].words

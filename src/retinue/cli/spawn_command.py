@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,11 @@ PYTHON_SECONDS = 10.0
 LIMITS = ("memory_mb", "processes", "file_mb", "open_files", "cpus")
 MAX_STDIN_BYTES = 4 * 1024 * 1024  # the steward counts characters, and refuses more than 1 Mi
 LISTS = ("context_files", "allowed_tools", "success_criteria", "owns", "on", "secrets")
+FILES_GIVEN = ("context_paths", "context_files", "integration")  # options that give it files
+NO_FILES = (
+    "this gives the agent no files: --integration merge gives it a copy of the repository, "
+    "--context-path . lends it this folder to read"
+)
 NEXT = "wait for the next result with: retinue subagent wait-any"
 
 
@@ -125,7 +131,7 @@ class SpawnCommand(CliCommand):
     cls=SpawnCommand,
     example="retinue subagent spawn site-1a2b3c --id date --wait -- date\n"
     'retinue subagent spawn site-1a2b3c --context-path ./docs "Summarise the docs"\n'
-    'retinue subagent spawn site-1a2b3c --agent codex "Fix the failing test"\n'
+    'retinue subagent spawn site-1a2b3c --agent codex --integration merge "Fix the failing test"\n'
     'retinue subagent spawn site-1a2b3c --context-path ./mine.sh -- "$PWD/mine.sh"',
     exits="0 the subagent was started; with --wait, it succeeded\n"
     "1 with --wait: it did not succeed\n"
@@ -290,6 +296,8 @@ def spawn(
     from retinue.client.blocking_client import is_inside_subagent
 
     session: CliSession = ctx.obj
+    if options["agent"] and not any(options[name] for name in FILES_GIVEN):
+        render.note(NO_FILES)
     request = select_given(queue=queue, key=key) | {
         "task": task,
         "tasks": [_build_brief(ctx, options)],
@@ -371,10 +379,22 @@ def _spawn_and_wait(session: CliSession, request: dict[str, Any]) -> int:
     with session.open_client() as client, InterruptHandler(stop) as interruption:
         document = client.call("subagent.spawn", **request, wait=True)
     render.warn(document)
-    session.answer(document, lambda it: "\n\n".join(map(tables.format_result, it["results"])))
+    session.answer(document, partial(_format_results, request))
     if interruption.count:
         return INTERRUPTED
     return 0 if document["success"] else 1
+
+
+def _format_results(request: dict[str, Any], document: dict[str, Any]) -> str:
+    joins = request["tasks"][0].get("integration") in ("merge", "copy")
+    texts = []
+    for result in document["results"]:
+        text = tables.format_result(result)
+        if joins and result["success"] and not result.get("integration"):
+            command = f"retinue subagent integrate {request['task']} {result['subagent_id']}"
+            text += f"\njoin its output with: {command}"
+        texts.append(text)
+    return "\n\n".join(texts)
 
 
 def continue_and_wait(session: CliSession, request: dict[str, Any]) -> int:
