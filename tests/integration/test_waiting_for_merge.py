@@ -136,3 +136,42 @@ def test_python_is_given_both(repository: Repository) -> None:
 
     told = asyncio.run(main())
     assert [each.status for each in told] == ["waiting_for_merge", "completed"]
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_what_a_merged_subagent_does_later_is_merged_onto_its_own_work(
+    repository: Repository, root: Root, between: bool
+) -> None:
+    task = root.create_task()
+    # Told more, it does that; what it is told comes after its first brief.
+    script = (
+        'if grep -q "[f]ourth" "$RETINUE_BRIEF"; then :; '
+        'elif grep -q "[t]hird" "$RETINUE_BRIEF"; then rm new.txt; echo c >> a.txt; '
+        'elif grep -q "[s]econd" "$RETINUE_BRIEF"; then echo 2 >> new.txt; '
+        "else echo 1 > new.txt; fi"
+    )
+    root.spawn(task, merging("one", script))
+    assert waited(root, task) == ("one", "waiting_for_merge")
+    root.call("subagent.integrate", task=task, subagent="one")
+    if between:  # the branch has moved on
+        root.spawn(task, merging("other", "echo other > other.txt"))
+        until(lambda: root.rows(task)["other"]["status"] == "waiting_for_merge")
+        root.call("subagent.integrate", task=task, subagent="other")
+    for message, names in (("the second", "a.txt new.txt"), ("the third", "a.txt")):
+        name = root.call("subagent.continue", task=task, subagent="one", message=message)[
+            "subagent_id"
+        ]
+        until(lambda name=name: root.rows(task)[name]["status"] == "waiting_for_merge")
+        # The first id stands for the newest of its line.
+        answer = root.call("subagent.integrate", task=task, subagent="one")
+        assert (answer["subagent_id"], answer["status"]) == (name, "completed"), answer
+        listed = repository.git("ls-tree", "--name-only", f"retinue/{task}").split()
+        assert set(names.split()) <= set(listed), listed
+    assert "new.txt" not in listed and ("other.txt" in listed) == between
+    patch = root.folder(task, name) / "artifacts" / "changes.patch"
+    assert "+c" in patch.read_text() and "-2" in patch.read_text()
+    idle = root.call("subagent.continue", task=task, subagent="one", message="the fourth")
+    until(lambda: root.rows(task)[idle["subagent_id"]]["status"] == "waiting_for_merge")
+    answer = root.call("subagent.integrate", task=task, subagent="one")
+    assert answer["integration"]["reason"] == "no_changes", answer
+    root.sound()

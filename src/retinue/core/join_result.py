@@ -39,13 +39,16 @@ class JoinFailed(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A subagent's changes, as one commit on its base."""
+    """A subagent's changes, as one commit on its base, or on what it continues."""
 
     commit: str
     tree: str
     files: int  # number of changed files
     brought: tuple[str, ...] = ()  # changed files that were not deleted
     ignored: tuple[str, ...] = ()  # some of the files that git ignores, if nothing was changed
+    continued: str = (
+        ""  # commit of the merged output that it continues; empty: it begins at its base
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

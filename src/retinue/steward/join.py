@@ -103,7 +103,7 @@ class Joiner:
                 return None
             try:
                 await self._end_interrupted_check(waiting)
-                change = await self._joining.take_in(waiting)
+                change = await self._joining.take_in(waiting, self._list_continued(waiting))
                 await self._inspect(waiting, change)
                 merged = await self._joining.merge(waiting, change)
                 if waiting.contract.outputs.verify:
@@ -243,7 +243,7 @@ class Joiner:
             if before is not None:
                 return before
             if change is None:
-                change = await self._joining.take_in(subagent)
+                change = await self._joining.take_in(subagent, self._list_continued(subagent))
                 if checked and change.tree != checked.content:
                     raise JoinFailed("its output changed after it was judged", reason=REFUSED)
                 await self._inspect(subagent, change)
@@ -418,6 +418,14 @@ class Joiner:
         event = event_factory.make_not_joined(subagent, failure, kept, by)
         closed = event_factory.make_automatic_close(subagent, "failed", failure.code)
         await self._record(subagent, [event, *closed], result)
+
+    def _list_continued(self, subagent: Subagent) -> list[Subagent]:
+        """Return the subagents that this one continues, newest first."""
+        if not subagent.contract.continues:
+            return []
+        line = self._records.list_lineage(subagent)
+        names = [each.id for each in line]
+        return line[: names.index(subagent.id)][::-1]
 
     def _get_result(self, subagent: Subagent) -> Result:
         result = self._records.get_result(subagent)

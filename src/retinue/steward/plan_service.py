@@ -349,10 +349,15 @@ class PlanService:
     async def join_output(self, task: TaskId, name: str) -> Subagent:
         """Join output that waits for its parent; the subagent then completes or fails.
 
+        The id of a subagent that was joined stands for the newest one that continues it.
+
         Raises:
             Refused: there is nothing to join, or the run joins it.
         """
         subagent = self._records.get_subagent(task, name)
+        newest = self._records.list_lineage(subagent)[-1]
+        if newest.standing.state is State.WAITING_FOR_MERGE:
+            subagent = newest
         outputs = subagent.contract.outputs
         state = subagent.standing.state
         if state in (State.COMPLETED, State.CLOSED) and subagent.standing.status == "completed":
@@ -370,7 +375,7 @@ class PlanService:
         )
         self._journal.record(task, [order])
         await self._supervisor.joiner.join(subagent)
-        return self._records.get_subagent(task, name)
+        return self._records.get_subagent(task, subagent.id)
 
     async def detach(self) -> None:
         """Stop driving runs; the next steward resumes them."""

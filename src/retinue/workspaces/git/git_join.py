@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -224,16 +224,30 @@ class GitJoining:
         found = [line.split(" ", 1)[0] for line in said if line.endswith(own)]
         return _to_outcome(outputs, found[-1]) if found else None
 
-    async def take_in(self, subagent: Subagent) -> Change:
+    async def take_in(self, subagent: Subagent, earlier: Sequence[Subagent] = ()) -> Change:
+        """Record the files of the workspace as a commit.
+
+        Args:
+            earlier: the subagents that worked in this workspace before, newest first. What one of
+                them brought to the branch is no change of this one.
+        """
         contract = subagent.contract
         ours = self._get_repository(subagent)
         taken = await self._read(subagent)
         tree = taken.tree
         changed = taken.changed
-        if not changed:
-            base = contract.outputs.base
-            return Change(commit=base, tree=tree, files=0, ignored=taken.ignored)
-        words = ("commit-tree", tree, "-p", contract.outputs.base)
+        continued = await self._find_continued(earlier)
+        start = continued or contract.outputs.base
+        files = len(changed)
+        brought = tuple(each.path for each in changed if not each.is_gone)
+        if continued:
+            files = len(await self._list_changed(subagent, start, tree))
+            brought = await self._list_changed(subagent, "--diff-filter=d", start, tree)
+        if not files:
+            return Change(
+                commit=start, tree=tree, files=0, ignored=taken.ignored, continued=continued
+            )
+        words = ("commit-tree", tree, "-p", start)
         who = make_author(subagent.id)
         said = _format_message(subagent)
         committing = self._run(subagent, *words, stdin=said, environment=who)
@@ -247,8 +261,21 @@ class GitJoining:
         naming = update_ref(self._git, ours.where, ref, commit, ref=ref)
         artifacts = self._get_folder(subagent) / "artifacts"
         await gather_both(naming, write_patch(self._git, ours.where, artifacts, commit))
-        brought = tuple(each.path for each in changed if not each.is_gone)
-        return Change(commit=commit, tree=tree, files=len(changed), brought=brought)
+        return Change(commit=commit, tree=tree, files=files, brought=brought, continued=continued)
+
+    async def _find_continued(self, earlier: Sequence[Subagent]) -> str:
+        """Return the commit of the newest of these whose output is on the branch, or ""."""
+        for each in earlier:
+            if await self.find_merged(each) is not None:
+                ref = f"refs/retinue/{each.id}"
+                return await self._run(each, "for-each-ref", "--format=%(objectname)", ref)
+        return ""
+
+    async def _list_changed(self, subagent: Subagent, *words: str) -> tuple[str, ...]:
+        where = self._get_repository(subagent).where
+        listing = ("diff-tree", "-r", "-z", "--name-only", "--no-renames")
+        said = await self._git.run(where, *listing, *words)
+        return tuple(os.fsdecode(path) for path in said.out.split(b"\0") if path)
 
     def find_patch(self, subagent: Subagent) -> Path:
         """Return the file that `take_in` writes the changes to."""

@@ -28,6 +28,7 @@ from retinue.workspaces.git.git_command import (
 from retinue.workspaces.git.import_overlay import iter_folders
 from retinue.workspaces.git.merge_rules import format_path
 from retinue.workspaces.git.task_repository import TrustedRepository
+from retinue.workspaces.git.user_repository import OUR_NAME, make_author
 from retinue.workspaces.owned_files import own_folder
 
 ATTRIBUTES = ".gitattributes"
@@ -39,11 +40,16 @@ WORDS = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 async def merge_trees(git: Git, ours: TrustedRepository, tip: str, change: Change) -> str:
     """Merge a change into a commit and return the resulting tree.
 
+    A change that continues merged output is merged with that as the common ancestor. The branch
+    has it as a commit of its own, which git could not relate to it.
+
     Raises:
         JoinFailed: they conflict, or git cannot merge them.
         StorageFailed: the disk refused.
     """
     try:
+        if change.continued:
+            tip = await _relate(git, ours, tip, change.continued)
         merged = await _merge(git, ours, tip, change)
     except GitFailed as error:
         raise JoinFailed(f"it cannot be merged: {error.message}", reason=REFUSED) from None
@@ -54,6 +60,13 @@ async def merge_trees(git: Git, ours: TrustedRepository, tip: str, change: Chang
         shown = tuple(format_path(path) for path in dict.fromkeys(aside))
         raise JoinFailed(f"conflict in {', '.join(shown[:SHOWN])}", reason=CONFLICT, files=shown)
     return tree
+
+
+async def _relate(git: Git, ours: TrustedRepository, tip: str, ancestor: str) -> str:
+    """Return a commit with the files of the tip and this single parent; no branch has it."""
+    words = ("commit-tree", f"{tip}^{{tree}}", "-p", ancestor)
+    who = make_author(OUR_NAME)
+    return (await git.run(ours.where, *words, stdin=b"", environment=who)).text
 
 
 async def _merge(git: Git, ours: TrustedRepository, tip: str, change: Change) -> GitOutput:
