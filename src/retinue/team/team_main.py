@@ -152,9 +152,10 @@ class TeamRun:
         text = answer.text
         in_time = True
         several = len(self._members) > 1
+        contract = self._environment.contract
         # An answer that fits its schema is final: another wording might not fit.
-        presents = several and self._environment.team.refine and not self._environment.contract.answer_schema
-        delivers = several and not self._environment.contract.is_read_only
+        presents = several and self._environment.team.refine and not contract.answer_schema
+        delivers = several and not contract.is_read_only
         # Before the presentation, which may not end in time; and after it, if it changed files.
         if delivers:
             self._deliver_files(winner)
