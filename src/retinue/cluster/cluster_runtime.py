@@ -58,8 +58,10 @@ class ClusterRuntime:
 
     def find_outage(self) -> str:
         connection = self.link.connection
-        answers = connection.is_connected
-        return "" if answers else f"the hub at {connection.address.url} does not answer"
+        if connection.is_connected:
+            return ""
+        does = "does not accept this root" if connection.refused.is_set() else "does not answer"
+        return f"the hub at {connection.address.url} {does}"
 
     def list_heard(self) -> dict[str, float]:
         """Return the seconds since each node was last heard."""

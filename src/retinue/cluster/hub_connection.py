@@ -9,24 +9,28 @@ killed and comes back; a plain subscription is made again with each reconnect.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import math
+import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import nats
 import nats.errors
 from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import api
 from nats.js.errors import APIError
 
 from retinue.cluster.hub_users import ATTEMPTS, BLOBS, INVITES, NODES
-from retinue.core.errors import RetinueError, StewardUnavailable
+from retinue.core.errors import Refused, RetinueError, StewardUnavailable
 
 # asyncio warns at the end of each TLS connection; nats-py is written so, and nothing is wrong.
 logging.getLogger("asyncio").addFilter(
@@ -37,6 +41,10 @@ KEPT_S = 7 * 86_400  # attempts and blobs in the hub
 ANSWER_S = 5.0
 CONNECT_S = 5
 RECONNECT_S = 0.1  # nats-py accepts fractions
+AGAIN_S = 1.0  # before a connection is made anew that nats-py gave up
+REFUSED_AGAIN_S = 10.0  # the same, if the hub refuses this member
+MOST_REFUSALS = 3  # one after another; then the hub does not know this member any more
+REFUSALS = ("authorization violation", "authentication revoked", "authentication expired")
 PING_S = 2
 CLOSE_S = 2.0
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -51,6 +59,13 @@ class HubUnreachable(StewardUnavailable):
 
     default_code = "hub_unreachable"
     default_hint = "check that the hub runs ('retinue hub status' there) and can be reached"
+
+
+class MemberRefused(Refused):
+    """The hub answers and does not accept the credentials of this member."""
+
+    default_code = "member_refused"
+    default_hint = "it was expelled, or the hub was made anew; ask for a new invitation"
 
 
 class SwapRefused(RetinueError):
@@ -79,6 +94,26 @@ class Stored:
     revision: int
     data: bytes | None
     deleted: bool = False  # by its owner; a marker of an expired lease is not
+    after: int = -1  # the revision that it replaced, if its writer named one
+    ttl_s: int = 0  # after which the hub is to delete it; 0: never
+
+
+@dataclass
+class _Subscription:
+    """A subscription, which is made again with each new client."""
+
+    subject: str
+    handler: Handler
+    client: Client | None = None
+    made: Subscription | None = None
+
+    async def make(self, client: Client) -> None:
+        """Subscribe, unless that was done with this client."""
+        if self.client is not client:
+            self.client = client
+            # A closed client refuses; the next one subscribes.
+            with suppress(nats.errors.Error):
+                self.made = await client.subscribe(self.subject, cb=self.handler)
 
 
 class HubConnection:
@@ -89,7 +124,17 @@ class HubConnection:
         self._complain = complain
         self._client = Client()
         self._again: list[Callback] = []
-        self._connected = asyncio.Event()
+        self._subscribed: dict[int, _Subscription] = {}
+        self._numbers = itertools.count()
+        self._used = False
+        self._opened = False
+        self._closing = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._refusals = 0  # one after another
+        self._failures = 0  # to connect, before it was connected
+        self._refusing = asyncio.Event()  # there were enough of them since it began to connect
+        self._told = ""  # the problem that was complained of last
+        self.refused = asyncio.Event()  # the hub does not accept this member any more
 
     def on_reconnect(self, callback: Callback) -> None:
         self._again.append(callback)
@@ -102,11 +147,26 @@ class HubConnection:
         """Connect; if `patient`, try until the hub answers.
 
         Raises:
-            HubUnreachable: the hub does not answer, or refuses this member.
+            HubUnreachable: the hub does not answer.
+            MemberRefused: the hub does not accept this member.
+        """
+        if self._used:
+            self._client = Client()  # what failed to connect is not used again
+        self._used = True
+        await self._connect(self._client, patient=patient)
+        self._opened = True
+        await self._subscribe_all()
+
+    async def _connect(self, client: Client, *, patient: bool) -> None:
+        """Raises:
+        HubUnreachable: the hub does not answer.
+        MemberRefused: the hub does not accept this member.
         """
         address = self.address
-        try:
-            await self._client.connect(
+        self._refusals = 0
+        self._refusing.clear()
+        connecting = asyncio.ensure_future(
+            client.connect(
                 [f"tls://{each}" for each in address.url.split(",")],
                 name=f"retinue {address.identity}",
                 user_credentials=RawCredentials(_format_credentials(address)),
@@ -121,25 +181,98 @@ class HubConnection:
                 pending_size=64 * 1024 * 1024,
                 error_cb=self._on_error,
                 reconnected_cb=self._on_reconnected,
+                closed_cb=partial(self._on_closed, client),
             )
+        )
+        refused = asyncio.ensure_future(self._refusing.wait())
+        try:
+            await asyncio.wait({connecting, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise self.make_refusal()
+            await connecting
         except (OSError, TimeoutError, nats.errors.Error, ssl.SSLError) as error:
+            if _is_refusal(error):
+                raise self.make_refusal() from error
             raise HubUnreachable(f"the hub at {address.url} cannot be used: {error}") from error
-        self._connected.set()
+        finally:
+            refused.cancel()
+            connecting.cancel()
+            # Its end is awaited, so that nothing of it connects later.
+            await asyncio.wait({connecting})
+        self._note_connected()
+
+    def make_refusal(self) -> MemberRefused:
+        """Return the error for a member that the hub does not accept."""
+        return MemberRefused(f"the hub at {self.address.url} does not accept this member")
+
+    def _note_connected(self) -> None:
+        self._refusals = 0
+        self.refused.clear()
+        if self._told:
+            self._complain(f"connected to the hub at {self.address.url}")
+        self._told = ""
 
     async def close(self) -> None:
-        # A TLS handshake that a lost hub cut short leaves a transport that never says it is closed,
-        # and nats-py waits for it without a limit.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                await self._client.close()
+        self._closing = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+        await _close(self._client)
 
     async def _on_error(self, error: Exception) -> None:
-        if not isinstance(error, OSError | nats.errors.Error | TimeoutError | EOFError):
+        if _is_refusal(error):
+            self._refusals += 1
+            if self._refusals >= MOST_REFUSALS:
+                if self._opened:
+                    self._tell("does not accept this member any more")
+                self.refused.set()
+                self._refusing.set()
+        elif not isinstance(error, OSError | nats.errors.Error | TimeoutError | EOFError):
             self._complain(f"hub connection: {error!r}")
+        elif not self._opened:
+            self._failures += 1
+            if self._failures >= MOST_REFUSALS:
+                self._tell("does not answer; trying again until it does")
+
+    def _tell(self, problem: str) -> None:
+        """Complain of a problem once, and not again before the hub was connected."""
+        if problem != self._told:
+            self._told = problem
+            self._complain(f"the hub at {self.address.url} {problem}")
 
     async def _on_reconnected(self) -> None:
+        self._note_connected()
         for callback in self._again:
             await callback()
+
+    async def _on_closed(self, client: Client) -> None:
+        """Connect anew: nats-py gives up for good when a server sends an error."""
+        if client is self._client and self._opened and not self._closing:
+            self._renewal = asyncio.get_running_loop().create_task(self._connect_anew())
+
+    async def _connect_anew(self) -> None:
+        while True:
+            await asyncio.sleep(REFUSED_AGAIN_S if self.refused.is_set() else AGAIN_S)
+            client = Client()
+            with suppress(HubUnreachable, MemberRefused):
+                await self._connect(client, patient=True)
+                break
+            await _close(client)
+        self._client = client
+        await self._subscribe_all()
+        await self._on_reconnected()
+
+    async def _subscribe_all(self) -> None:
+        for subscription in list(self._subscribed.values()):
+            await subscription.make(self._client)
+
+    def _require_opened(self, subject: str) -> None:
+        """Refuse to send with a client that has not been connected: it would keep it for ever.
+
+        Raises:
+            HubUnreachable: it was never connected.
+        """
+        if not self._opened:
+            raise HubUnreachable(f"{subject}: not connected yet")
 
     async def request(self, subject: str, data: bytes, timeout_s: float = ANSWER_S) -> bytes:
         """Ask a peer and return its answer.
@@ -152,6 +285,7 @@ class HubConnection:
     async def _request(
         self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None = None
     ) -> Msg:
+        self._require_opened(subject)
         try:
             return await self._client.request(subject, data, timeout=timeout_s, headers=headers)
         except (nats.errors.Error, TimeoutError, OSError) as error:
@@ -165,6 +299,7 @@ class HubConnection:
         Raises:
             HubUnreachable: the connection is lost and its buffer is full.
         """
+        self._require_opened(subject)
         try:
             await self._client.publish(subject, data, headers=headers)
         except (nats.errors.Error, OSError) as error:
@@ -172,13 +307,17 @@ class HubConnection:
 
     async def subscribe(self, subject: str, handler: Handler) -> Callback:
         """Call the handler for each message; return a function that ends the subscription."""
-        found = await self._client.subscribe(subject, cb=handler)
+        number = next(self._numbers)
+        subscription = self._subscribed[number] = _Subscription(subject, handler)
+        if self._opened:
+            await subscription.make(self._client)
 
         async def end() -> None:
-            try:
-                await found.unsubscribe()
-            except nats.errors.Error:
-                return  # the connection is closed, and the subscription with it
+            self._subscribed.pop(number, None)
+            # A closed connection has ended its subscriptions.
+            with suppress(nats.errors.Error):
+                if subscription.made is not None:
+                    await subscription.made.unsubscribe()
 
         return end
 
@@ -188,6 +327,7 @@ class HubConnection:
         Raises:
             HubUnreachable: it does not answer.
         """
+        self._require_opened("flush")
         try:
             await self._client.flush(timeout=int(ANSWER_S))
         except (nats.errors.Error, TimeoutError, OSError) as error:
@@ -251,6 +391,7 @@ class HubConnection:
             elif not over.done():
                 over.set_result(None)
 
+        self._require_opened(stream)
         inbox = self._client.new_inbox()
         end = await self.subscribe(inbox, take)
         asked = json.dumps({"multi_last": [pattern]}).encode()
@@ -318,17 +459,41 @@ class HubConnection:
             raise HubUnreachable(f"the hub could not make its streams: {error}") from error
 
 
+async def _close(client: Client) -> None:
+    # A TLS handshake that a lost hub cut short leaves a transport that never says it is closed,
+    # and nats-py waits for it without a limit.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await client.close()
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a server refused the credentials."""
+    return any(words in str(error).lower() for words in REFUSALS)
+
+
+def read_replaced(headers: Mapping[str, str] | None) -> int:
+    """Return the revision that a message was to replace; -1 if it names none."""
+    try:
+        return int((headers or {}).get(EXPECTED, -1))
+    except ValueError:
+        return -1
+
+
 def _parse_stored(message: Msg) -> Stored | None:
     headers = message.headers or {}
     if "Nats-Sequence" not in headers:
         return None
     deleted = headers.get("KV-Operation") in GONE
+    ttl = headers.get("Nats-TTL", "")
     gone = deleted or "Nats-Marker-Reason" in headers
     return Stored(
         subject=headers["Nats-Subject"],
         revision=int(headers["Nats-Sequence"]),
         data=None if gone else bytes(message.data),
         deleted=deleted,
+        after=read_replaced(headers),
+        ttl_s=int(ttl[:-1]) if re.fullmatch("[0-9]{1,9}s", ttl) else 0,
     )
 
 

@@ -16,7 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retinue.cluster.hub_connection import HubAddress, HubConnection, SwapRefused
+from retinue.cluster.hub_connection import (
+    HubAddress,
+    HubConnection,
+    MemberRefused,
+    SwapRefused,
+)
 from retinue.cluster.hub_users import INVITES
 from retinue.cluster.sealing import NotSealed, unseal
 from retinue.core.errors import BadInput, NotFound, Refused
@@ -141,12 +146,19 @@ async def redeem(line: str, kind: str) -> tuple[HubAddress, tuple[str, ...]]:
 
     Raises:
         BadInput: it is no invitation of this kind.
-        HubUnreachable: the hub cannot be reached, or the invitation is over.
-        Refused: it was used before, or revoked.
+        HubUnreachable: the hub cannot be reached.
+        Refused: it was used before, was revoked, or has expired.
     """
     address, document = parse_invitation(line, kind)
     connection = HubConnection(address, lambda _: None)
-    await connection.open(patient=False)
+    try:
+        await connection.open(patient=False)
+    except MemberRefused as error:
+        raise Refused(
+            "the hub does not accept the invitation: it has expired, or the hub was made anew",
+            code="invitation_expired",
+            hint="ask for a new one: 'retinue hub invite'",
+        ) from error
     subject = f"invite.{address.identity}"
     used = Refused(
         "the invitation was used before, or was revoked",

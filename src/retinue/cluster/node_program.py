@@ -131,21 +131,15 @@ class Node:
         """Serve until asked to stop. Children go on; the next program of this node adopts them.
 
         Raises:
-            Refused: another program holds the lease of this node.
-            HubUnreachable: the hub refuses this node.
+            Refused: another program holds the lease of this node, or the hub does not accept it.
         """
         missing = await self.runtime.isolation_missing()
         self._isolation = missing
         self._layers = missing is None and await self.runtime.layers_missing(self.root) is None
         await self.runtime.warm()
-        await self.connection.open(patient=True)
-        self.connection.on_reconnect(self._on_reconnect)
         try:
-            await self._resume_or_begin_epoch()
-            await self.connection.subscribe(f"node.{self.identity}.order", self._on_order)
-            await self.connection.subscribe(f"node.{self.identity}.control", self._on_control)
-            await self.connection.subscribe(f"node.{self.identity}.drain", self._on_drain)
-            await self.connection.flush()
+            if not await self._open(stopping):
+                return
             renewal = asyncio.create_task(self._keep_lease())
             self.up.set()
             try:
@@ -161,22 +155,57 @@ class Node:
             self.database.close()
             os.close(self._lock)
 
+    async def _open(self, stopping: asyncio.Event) -> bool:
+        """Connect and take the lease; return False if asked to stop before that succeeds."""
+        opening = asyncio.create_task(self._connect())
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({opening, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                return False
+            opening.result()
+            return True
+        finally:
+            stop.cancel()
+            opening.cancel()
+            await asyncio.wait({opening})
+
+    async def _connect(self) -> None:
+        await self.connection.open(patient=True)
+        self.connection.on_reconnect(self._on_reconnect)
+        await self._resume_or_begin_epoch()
+        await self.connection.subscribe(f"node.{self.identity}.order", self._on_order)
+        await self.connection.subscribe(f"node.{self.identity}.control", self._on_control)
+        await self.connection.subscribe(f"node.{self.identity}.drain", self._on_drain)
+        # A hub that is away now has the subscriptions when it is back.
+        with suppress(HubUnreachable):
+            await self.connection.flush()
+
     async def _wait_stop(self, stopping: asyncio.Event, renewal: asyncio.Task[None]) -> None:
         stop = asyncio.create_task(stopping.wait())
         drained = asyncio.create_task(self._wait_drained())
+        refused = asyncio.create_task(self.connection.refused.wait())
         try:
-            await asyncio.wait({stop, drained, renewal}, return_when=asyncio.FIRST_COMPLETED)
+            ends = {stop, drained, renewal, refused}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if renewal.done():
                 renewal.result()
+            if refused.done():
+                raise self.connection.make_refusal()
             if stop.done() and self._options.drain_on_term and not drained.done():
                 self.drain()
                 await drained
             if drained.done():
                 renewal.cancel()
                 await self._leave()
+                self.complain("drained: this node has left the hub")
+            elif stop.done() and (count := len(self._list_running())):
+                words = "child continues" if count == 1 else "children continue"
+                self.complain(f"{count} {words}; 'retinue node start' takes over")
         finally:
             stop.cancel()
             drained.cancel()
+            refused.cancel()
 
     async def _wait_drained(self) -> None:
         while self._state != "draining" or self._attempts or self._accepting:
@@ -255,11 +284,18 @@ class Node:
             if child is not None:
                 child.kill()
                 await child.wait_ended()
+            if AttemptKey.parse(each.key).node != self.identity:
+                # Of an earlier membership of this folder, whose keys this one may not write.
+                NodeAttempt(self, each).forget()
         await self._begin_epoch(stored.revision if stored is not None else 0)
-        self._resume(entries)
+        self._resume(self.database.list_orders())
 
     async def _begin_epoch(self, last: int) -> None:
-        """Take a new lease; all children of earlier ones have ended."""
+        """Take a new lease; all children of earlier ones have ended.
+
+        Raises:
+            Refused: another program took it first.
+        """
         self._epoch = os.urandom(4).hex()
         self.database.write_epoch(self._epoch)
         while True:
@@ -274,6 +310,9 @@ class Node:
                 break
             except SwapRefused:
                 stored = await self._read_own()
+                if stored and stored[0] is not None and stored[0].epoch != self._epoch:
+                    # Its children may be running, so its lease must not be ended from here.
+                    raise _make_in_use() from None
                 last = stored[1] if stored else 0
             except HubUnreachable:
                 await asyncio.sleep(compute_renewal_s(self.lease_s))
@@ -285,7 +324,7 @@ class Node:
             stored = await self.connection.read(NODES, f"$KV.nodes.{self.identity}")
             if stored is None:
                 return None
-            if stored.data is None:
+            if not stored.data:
                 return None, stored.revision
             with suppress(InvalidMessage):
                 return NodeRecord.parse(stored.data), stored.revision
@@ -389,13 +428,18 @@ class Node:
         for each in entries:
             attempt = NodeAttempt(self, each)
             if each.ended is not None:
-                self._begin(attempt, attempt.report(each.ended))
+                self._report(attempt, each.ended)
             else:
                 child = read_process(each, self.runtime, self.root)
                 attempt.fenced = each.epoch != self._epoch
                 if child is not None and attempt.fenced:
                     child.kill()
                 self._begin(attempt, attempt.resume(child, released=each.released))
+
+    def _report(self, attempt: NodeAttempt, ended: bytes) -> None:
+        """Report an end of the book. Such an attempt takes no slot, and no loss ends it."""
+        attempt.over.set()
+        self._begin(attempt, attempt.report(ended))
 
     def _begin(self, attempt: NodeAttempt, course: Any) -> None:
         self._attempts[str(attempt.key)] = attempt
@@ -425,8 +469,7 @@ class Node:
             await running.drop_connections()
         for each in self.database.list_orders():
             if each.ended is not None and each.key not in self._attempts:
-                attempt = NodeAttempt(self, each)
-                self._begin(attempt, attempt.report(each.ended))
+                self._report(NodeAttempt(self, each), each.ended)
 
     async def _on_order(self, message: Msg) -> None:
         self._start(self._take_order(message))

@@ -25,7 +25,15 @@ from nats.aio.msg import Msg
 from retinue.cluster import messages
 from retinue.cluster.blob_store import BlobStore
 from retinue.cluster.folder_watches import FolderWatches
-from retinue.cluster.hub_connection import HubConnection, HubUnreachable, Stored, SwapRefused
+from retinue.cluster.hub_connection import (
+    REFUSED_AGAIN_S,
+    HubConnection,
+    HubUnreachable,
+    MemberRefused,
+    Stored,
+    SwapRefused,
+    read_replaced,
+)
 from retinue.cluster.hub_users import ATTEMPTS, NODES
 from retinue.cluster.invitation import Membership
 from retinue.cluster.messages import AttemptKey, InvalidMessage, NodeRecord
@@ -40,6 +48,7 @@ LONG_S = 30.0  # for an answer that comes when files were moved
 CANCEL_AGAIN_S = 1.0
 RETRY_S = 0.5
 STORED_AFTER_S = (0, 0.005, 0.02, 0.1, 0.5, 2.0)  # pauses before reads of an announced end
+OVERDUE = 1.5  # leases of silence, after which a lease that the hub still has is ended
 KEPT_GONE = 50  # nodes that are lost or left, and still shown
 
 UP, SUSPECTED, DRAINING, LOST, LEFT = "up", "suspected", "draining", "lost", "left"
@@ -60,6 +69,7 @@ class KnownNode:
     steward: str  # that knows it
     state: str = UP
     gone_since: float | None = None  # when the hub was first seen without its record
+    renewal: int = -1  # the newest that was heard, by the revision that it replaced
     reserved: int = 0  # attempts of this steward that are placed there and not over
     refused_at: float = -1.0  # when an order for it last failed
     refused_why: str = ""
@@ -184,11 +194,11 @@ class StewardLink:
             try:
                 await self.connection.open(patient=True)
                 break
-            except HubUnreachable as error:
+            except (HubUnreachable, MemberRefused) as error:
                 if not told:
                     self._complain(error.message)
                 told = True
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(REFUSED_AGAIN_S if self.connection.refused.is_set() else 1.0)
         self.connection.on_reconnect(self._on_reconnect)
         await self.connection.subscribe("$KV.nodes.>", self._on_node)
         await self.connection.subscribe(f"$KV.attempts.*.{self.steward}.>", self._on_attempt)
@@ -287,6 +297,7 @@ class StewardLink:
             if record is not None and same and known.state in (UP, DRAINING):
                 changed = (record.busy, record.state) != (known.record.busy, known.record.state)
                 known.record = record
+                known.renewal = read_replaced(message.headers)
                 known.state = DRAINING if record.state == DRAINING else UP
                 if changed:
                     known.refused_at = -1.0  # what it refused before may fit now
@@ -304,7 +315,7 @@ class StewardLink:
         """Read the record of a node from the hub and apply it."""
         identity = stored.subject.rpartition(".")[2]
         known = self._nodes.get(identity)
-        if stored.data is None:
+        if not stored.data:
             # An expired lease alone proves nothing; see `_watch_silence`. A node that left said so.
             if known is not None and stored.deleted and known.state not in (LOST, LEFT):
                 await self._set_gone(known, LEFT)
@@ -314,15 +325,24 @@ class StewardLink:
             return
         if known is None:
             known = self._nodes[identity] = KnownNode(
-                id=identity, record=record, heard=time.monotonic(), steward=self.steward
+                id=identity,
+                record=record,
+                heard=time.monotonic(),
+                steward=self.steward,
+                renewal=stored.after,
             )
             self.report("joined", known.to_facts())
         else:
             another = record.epoch != known.record.epoch
             back = known.state in (LOST, LEFT)
+            known.gone_since = None
+            # The renewal that was heard last is stored until the lease is over. To read it again
+            # says nothing about the node now.
+            if not another and stored.after == known.renewal >= 0:
+                return
             known.record = record
             known.heard = time.monotonic()
-            known.gone_since = None
+            known.renewal = stored.after
             known.state = DRAINING if record.state == DRAINING else UP
             if back:
                 self.report("joined", known.to_facts())
@@ -355,7 +375,13 @@ class StewardLink:
         known.state = state
         self.report(state, known.to_facts())
         await self._look_at_attempts_of(known.id)
-        gone = [node.id for node in self._nodes.values() if node.state in (LOST, LEFT)]
+        # One whose attempts are not settled yet is still needed for that.
+        needed = {attempt.key.node for attempt in self._attempts.values()}
+        gone = [
+            node.id
+            for node in self._nodes.values()
+            if node.state in (LOST, LEFT) and node.id not in needed
+        ]
         for identity in gone[:-KEPT_GONE]:
             del self._nodes[identity]
         await self._notify()
@@ -407,14 +433,30 @@ class StewardLink:
         except HubUnreachable:
             return False
         now = time.monotonic()
-        if stored is not None and stored.data is not None:
+        if stored is not None and stored.data:
             known.gone_since = None
+            await self._end_overdue_lease(known, stored)
             return False
         if known.gone_since is None:
             known.gone_since = now
         # A renewal may have come while the answer was under way.
         since = min(max(known.heard, self._listening_since), known.gone_since)
         return now - since > self.lease_s
+
+    async def _end_overdue_lease(self, known: KnownNode, stored: Stored) -> None:
+        """End the lease of a silent node if the hub should have done so long ago.
+
+        A hub that was killed can come back with a lease that it had ended, and then keeps it for
+        ever. Each renewal replaces the record, so one that has not changed for longer than the
+        lease was not renewed. It is replaced in the hub first: a renewal that is under way would
+        then be refused, and the node would begin another epoch.
+        """
+        lease_s = max(self.lease_s, stored.ttl_s)
+        silence = time.monotonic() - max(known.heard, self._listening_since)
+        unchanged = stored.after == known.renewal >= 0
+        if unchanged and stored.ttl_s and silence > OVERDUE * lease_s:
+            with suppress(HubUnreachable, SwapRefused):
+                await self.connection.swap(stored.subject, b"", stored.revision, ttl_s=1)
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -655,10 +697,10 @@ class StewardLink:
             await self.connection.swap(attempt.key.subject, value, last)
             attempt.settle(self._open_end(attempt, value))
         elif head.get("state") == "running" and not await self._has_moved_on(
-            known, str(head.get("epoch"))
+            known, epoch := str(head.get("epoch"))
         ):
             # It runs there, whatever the hub has lost.
-            value = messages.encode({"state": messages.ACCEPTED, "epoch": head["epoch"]})
+            value = messages.encode({"state": messages.ACCEPTED, "epoch": epoch})
             attempt.revision = await self.connection.swap(attempt.key.subject, value, last)
             word = {"word": "revision", "revision": attempt.revision}
             await self._ask(attempt.key, attempt.secret, word)

@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from retinue.cluster.hub_connection import HubAddress, HubConnection, HubUnreachable
+from retinue.cluster.hub_connection import (
+    HubAddress,
+    HubConnection,
+    HubUnreachable,
+    MemberRefused,
+)
 from retinue.cluster.hub_server import Hub
 from retinue.cluster.hub_users import ATTEMPTS, BLOBS, NODES
 from retinue.cluster.invitation import redeem
@@ -118,10 +123,49 @@ def test_strangers_and_another_hub_are_refused(hub: Hub, tmp_path: Path) -> None
 
     async def scene() -> None:
         address = await make_node(hub)
-        with pytest.raises(HubUnreachable):
+        with pytest.raises(MemberRefused):
             await connect(replace(address, token=""))
         with pytest.raises(HubUnreachable):
             await connect(replace(address, certificate=other.read_certificate()))
+
+    run(scene())
+
+
+def test_a_connection_that_the_server_ends_with_an_error_is_made_anew(hub: Hub) -> None:
+    """nats-py closes a client for good then; a hint must still arrive once, and requests work."""
+
+    async def scene() -> None:
+        address = await make_node(hub)
+        own = address.identity
+        heard: list[bytes] = []
+        back, came = asyncio.Event(), asyncio.Event()
+        connection = HubConnection(address, lambda _: None)
+        await connection.open(patient=True)
+
+        async def take(message: Any) -> None:
+            heard.append(message.data)
+            came.set()
+
+        async def note() -> None:
+            back.set()
+
+        connection.on_reconnect(note)
+        end = await connection.subscribe(f"node.{own}.order", take)
+        client = connection._client
+        client._transport.write(b"NONSENSE\r\n")
+        await back.wait()
+        assert client.is_closed and connection.is_connected
+        sender = await hub.connect()
+        await connection.flush()
+        await sender.publish(f"node.{own}.order", b"one")
+        await sender.flush()
+        assert await connection.swap(f"$KV.nodes.{own}", b"{}", None, ttl_s=5) > 0
+        await came.wait()
+        await connection.flush()  # a second delivery would have come by now
+        await end()
+        assert heard == [b"one"]
+        await sender.close()
+        await connection.close()
 
     run(scene())
 
@@ -136,6 +180,10 @@ def test_an_invitation_is_redeemed_once_and_only_for_its_kind(hub: Hub) -> None:
         assert (await redeem(line, "node"))[1] == ("gpu",)
         with pytest.raises(Refused):
             await redeem(line, "node")
+        brief, _ = await hub.invite(kind="node", labels=(), days=1 / 86_400)
+        await asyncio.sleep(2.1)
+        with pytest.raises(Refused, match="has expired"):
+            await redeem(brief, "node")
         unused, identity = await hub.invite(kind="node", labels=(), days=1)
         await hub.expel(identity)
         with pytest.raises(Refused):
@@ -147,6 +195,9 @@ def test_an_invitation_is_redeemed_once_and_only_for_its_kind(hub: Hub) -> None:
 def test_an_expelled_node_is_cut_off_and_stays_out(lab: Lab) -> None:
     assert lab.list_nodes()["w1"]["state"] == "up"
     lab.run("hub", "expel", "w1")
+    # Its program ends with the reason instead of trying for ever.
+    assert lab.nodes.pop("w1").wait(20) == 1
+    assert "error[member_refused]" in (lab.top / "w1.log").read_text()
     wait_for(lambda: lab.list_nodes()["w1"]["state"] == "lost")
     done = lab.run("subagent", "spawn", TASK, "--on", "gpu", "--", "true", check=False)
     assert "no_such_node" in done.stderr

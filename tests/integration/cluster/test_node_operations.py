@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 
@@ -149,6 +151,43 @@ def test_an_upgrade_is_a_restart_and_its_children_do_not_notice(empty_lab: Lab) 
     assert (row["status"], len(row["attempts"])) == ("completed", 1)
     assert empty_lab.result("long")["answer"].strip().endswith("survived")
     assert empty_lab.events("node.lost") == []
+
+
+def test_a_node_can_be_stopped_while_its_hub_is_down(lab: Lab) -> None:
+    lab.kill("w1")
+    os.kill(lab.find_hub_process(), signal.SIGKILL)
+    lab.restart_soon("w1", 1)
+    log = lab.top / "w1.log"
+    wait_for(lambda: "does not answer; trying again until it does" in log.read_text())
+    program = lab.nodes.pop("w1")
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(20) == 0
+    lab.run("hub", "start")
+    lab.restart("w1")
+    assert lab.list_nodes()["w1"]["state"] == "up"
+
+
+def test_a_new_membership_of_a_folder_ends_what_the_earlier_one_ran(empty_lab: Lab) -> None:
+    lab = empty_lab
+    lab.open("orchestrator: {coordination: {subagent_runtime_mode: inherited}}")
+    lab.join("w1", slots=1)
+    # It would leave another mark if it lived on after the next membership has begun.
+    lab.spawn("earlier", f"while :; do touch {lab.marks}/alive$RETINUE_ATTEMPT; sleep 0.05; done")
+    wait_for((lab.marks / "alive1").exists)
+    lab.nodes["w1"].send_signal(signal.SIGTERM)
+    assert lab.nodes.pop("w1").wait(20) == 0
+    assert "1 child continues" in (lab.top / "w1.log").read_text()
+    lab.run("node", "leave", "--root", str(lab.top / "w1"))
+    lab.join("w1", slots=1)
+    (lab.marks / "alive1").unlink()
+    # Its only slot is free: nothing of the earlier membership is reported for ever.
+    with closing(sqlite3.connect(lab.top / "w1" / "node.db")) as book:
+        assert book.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+    lab.run("subagent", "cancel", TASK, "earlier")
+    lab.spawn("later", "echo done", "--queue")
+    (row,) = lab.wait_closed("later")
+    assert row["status"] == "completed"
+    assert not (lab.marks / "alive1").exists()
 
 
 def test_rows_of_nodes_are_marked_as_old_while_the_hub_is_down(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +14,12 @@ pytest.importorskip("nats")
 from nats.aio.msg import Msg
 
 from retinue.cluster import messages
-from retinue.cluster.hub_connection import HubAddress, SwapRefused
+from retinue.cluster.hub_connection import HubAddress, Stored, SwapRefused
 from retinue.cluster.invitation import NODE, Membership
 from retinue.cluster.node_database import AcceptedOrder, NodeDatabase
 from retinue.cluster.node_program import Node, NodeOptions
 from retinue.cluster.sealing import find_public_key, make_key, seal_for, unseal
+from retinue.core.errors import Refused
 from retinue.core.placement import PROTOCOL
 
 EPOCH, BOX = "e1", make_key()
@@ -121,3 +123,68 @@ def test_an_epoch_is_of_the_place_in_which_it_began(tmp_path: Path) -> None:
     other = NodeDatabase(copy)
     assert other.read_epoch() == EPOCH and not other.is_epoch_of_this_place()
     other.close()
+
+
+class TakenHub:
+    """A hub in which another program has taken the lease of this node, and answers at once."""
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self.swaps = 0
+
+    async def swap(self, subject: str, data: bytes, last: int, *, ttl_s: float) -> int:
+        self.swaps += 1
+        raise SwapRefused(subject)
+
+    async def read(self, _: str, subject: str) -> Stored:
+        data = json.dumps({**RECORD, "epoch": self.epoch}).encode()
+        return Stored(subject=subject, revision=7, data=data)
+
+
+RECORD = {
+    "name": "n",
+    "state": "up",
+    "slots": 1,
+    "busy": 0,
+    "labels": [],
+    "isolation": "",
+    "layers": False,
+    "version": "1",
+    "box": "00",
+    "speaks": [PROTOCOL, PROTOCOL],
+}
+
+
+def test_a_lease_that_another_program_just_took_is_left_to_it(tmp_path: Path) -> None:
+    """Its children run: to replace its epoch would let their work begin elsewhere as well."""
+    node = make_node(tmp_path / "node", NodeOptions(slots=1))
+    hub = TakenHub("of another")
+    node.connection = cast(Any, hub)
+    with pytest.raises(Refused) as refused:
+        asyncio.run(asyncio.wait_for(node._begin_epoch(0), 20))
+    assert refused.value.code == "node_in_use" and hub.swaps == 1
+
+
+def test_an_end_that_is_only_reported_takes_no_slot(tmp_path: Path) -> None:
+    async def scene() -> None:
+        node = make_node(tmp_path / "node", NodeOptions(slots=1))
+        hub = SlowHub()
+        node.connection = cast(Any, hub)
+        head = {"boundary": {"limits": {"memory_mb": 4096}}}
+        ended = AcceptedOrder(
+            key="n.s.a",
+            epoch=EPOCH,
+            revision=1,
+            secret=make_key(),
+            head=json.dumps(head).encode(),
+            ended=b"sealed",
+        )
+        node._resume([ended])
+        await hub.was_asked.wait()
+        assert node._list_running() == []
+        # Nor does the loss of the lease wait for an end of it.
+        assert all(attempt.over.is_set() for attempt in node._attempts.values())
+        for task in node._tasks:
+            task.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
