@@ -130,24 +130,46 @@ def require_node(
     here = [node for node in nodes if node.state in ("up", "suspected")]
     if any(is_fitting(node, needs, isolated=isolated, memory_mb=memory_mb) for node in here):
         return
-    why = _explain(here, needs, isolated, memory_mb)
+    gone = [
+        node
+        for node in nodes
+        if node.state in ("lost", "left") and needs.host and needs.host in (node.name, node.id)
+    ]
+    why = _explain(here, gone, needs, isolated, memory_mb)
+    draining = [
+        node.name
+        for node in nodes
+        if node.state == "draining"
+        and is_fitting(node, needs, isolated=isolated, memory_mb=memory_mb)
+    ]
+    if draining:
+        why = f"{min(draining)} takes no more work, because it is draining; {why}"
     raise Refused(
         f"no node can run it: {needs.describe()} is needed, and {why}",
         code="no_such_node",
-        hint="'retinue nodes' lists the nodes and their labels; with --queue it waits for one",
+        hint="'retinue nodes' lists the nodes and their labels; 'spawn --queue' waits for one",
         hints={AGENT: "leave on out, or name labels that a node has"},
     )
 
 
-def _explain(nodes: Sequence[NodeFacts], needs: Placement, isolated: bool, memory_mb: int) -> str:
-    """Return what the nodes lack."""
-    if not nodes:
+def _explain(
+    nodes: Sequence[NodeFacts],
+    gone: Sequence[NodeFacts],
+    needs: Placement,
+    isolated: bool,
+    memory_mb: int,
+) -> str:
+    """Return what the nodes lack. Args: gone: those that are lost or left, and were asked for."""
+    if not nodes and not gone:
         return "no node is connected"
     named = [node for node in nodes if needs.host in ("", node.name, node.id)]
+    if not named and gone:
+        return f"{gone[0].name} is {gone[0].state}"
     if not named:
         return f"these are connected: {', '.join(sorted(node.name for node in nodes))}"
     if missing := set(needs.labels) - {label for node in named for label in node.labels}:
-        return f"no connected node has {', '.join(sorted(missing))}"
+        which = f"{named[0].name} does not have" if needs.host else "no connected node has"
+        return f"{which} {', '.join(sorted(missing))}"
     labelled = [node for node in named if set(needs.labels) <= set(node.labels)]
     if not labelled:
         return "no connected node has all of these labels"

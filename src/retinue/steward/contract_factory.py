@@ -150,7 +150,7 @@ class ContractFactory:
         _require_fitting(request, _get_call_limit(request, config, queue=queue))
         placements = [_find_placement(brief, config) for brief in request.briefs]
         boundary = await self.decide_boundary(config, elsewhere=all(placements))
-        await self._require_nodes(placements, boundary, queue=queue)
+        await self.require_nodes(placements, boundary, queue=queue)
         request = replace(request, base=_resolve_base(request))
         contexts = await self._check_contexts(request, config)
         drafts = await self._make_drafts(task, config, request, boundary, contexts)
@@ -175,7 +175,7 @@ class ContractFactory:
         """Narrow a successor's contract to what its parent has left now."""
         return _narrow_to_parent(contract, parent, self._get_remaining_budget(parent).split(2))
 
-    async def _require_nodes(
+    async def require_nodes(
         self, placements: Sequence[Placement | None], boundary: Boundary, *, queue: bool
     ) -> None:
         """Check that each subagent of a call that is to run on a node can.

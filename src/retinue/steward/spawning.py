@@ -212,7 +212,8 @@ class SpawnService:
         that one left them.
 
         Raises:
-            Refused: it is still running, or background work is disabled and the call asks for it.
+            Refused: it is still running, no node is there that could run it, or background work is
+                disabled and the call asks for it.
         """
         if not message.strip():
             raise BadInput("the message is empty", code="invalid_request")
@@ -235,6 +236,8 @@ class SpawnService:
                 else "wait for its end, or cancel it; then continue it",
             )
         self._require_continuable(record)
+        placed = [record.contract.placement]
+        await self._contracts.require_nodes(placed, record.contract.boundary, queue=False)
         return await self._start_successor(record, message, by, timeout)
 
     def answer(self, subagent: Subagent, message: str, *, by: str) -> None:

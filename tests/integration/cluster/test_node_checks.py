@@ -64,6 +64,10 @@ def test_a_continuation_goes_on_elsewhere_with_the_same_files(lab: Lab) -> None:
     assert lab.result("first")["answer"].strip() == "nothing yet"
     lab.run("node", "drain", "w1")
     wait_for(lambda: lab.list_nodes()["w1"]["state"] == "left")
+    # Nothing waits for a node that may never come.
+    refused = lab.run("subagent", "continue", TASK, "first", "once more", "--wait", check=False)
+    assert refused.returncode == 1 and "no_such_node" in refused.stderr
+    assert len(lab.json("subagent", "list", TASK)) == 1
     lab.join("w2", "--labels", "gpu")
     lab.run("subagent", "continue", TASK, "first", "once more", "--wait")
     *_, successor = [event["agentInstance"] for event in lab.events("agent.subagent_closed")]

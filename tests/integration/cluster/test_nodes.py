@@ -11,6 +11,7 @@ import time
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 
+from integration.cluster.conftest import CONFIG
 from support.cluster import BOUND_S, TASK, Lab, wait_for
 
 RUNS_ITS_BRIEF = """\
@@ -38,7 +39,7 @@ def test_both_nodes_are_used_and_each_answer_is_its_own(lab: Lab) -> None:
     lab.join("w2")
     names = [f"n{number}" for number in range(12)]
     for name in names:
-        lab.spawn(name, f"sleep 0.3; echo answer {name}", "--queue")
+        lab.spawn(name, f"sleep 3; echo answer {name}", "--queue")
     rows = lab.wait_closed(*names)
     assert {row["attempts"][0]["node"] for row in rows} == {"w1", "w2"}
     assert [lab.result(name)["answer"].strip() for name in names] == [f"answer {n}" for n in names]
@@ -108,7 +109,11 @@ def test_context_files_are_read_on_the_node(lab: Lab) -> None:
     assert lab.result("reader")["answer"].strip() == "from here"
 
 
-def test_a_restarted_node_program_goes_on_with_its_children(lab: Lab) -> None:
+def test_a_restarted_node_program_goes_on_with_its_children(empty_lab: Lab) -> None:
+    lab = empty_lab
+    lab.lease_s = 10.0  # a restart on a busy machine takes less
+    lab.open(CONFIG)
+    lab.join("w1", "--labels", "gpu")
     mark = lab.marks / "begun"
     lab.spawn("long", f"echo $$ >> {mark}; sleep 3; echo survived", on="gpu")
     wait_for(lambda: lab.show("long")["status"] == "running")
@@ -140,6 +145,16 @@ def test_work_of_a_lost_node_is_done_elsewhere_after_its_children_are_gone(lab: 
     assert last < float(lab.result("retried")["answer"].split()[0])
     assert lab.list_nodes()[first]["state"] == "lost"
     assert [event["payload"]["node"] for event in lab.events("node.lost")] == [first]
+
+
+def test_one_whose_node_is_lost_says_for_which_one_it_waits(lab: Lab) -> None:
+    lab.spawn("placed", "sleep 60", on="host=w1")
+    wait_for(lambda: lab.show("placed")["status"] == "running")
+    lab.kill("w1")
+    row = wait_for(lambda: (row := lab.show("placed"))["status"] == "pending" and row)
+    assert row["waits_for"] == "the node w1" and len(row["attempts"]) == 1
+    lab.run("subagent", "cancel", TASK, "placed")
+    assert lab.show("placed")["status"] == "cancelled"
 
 
 def test_no_retry_is_left_closes_it_as_node_lost(empty_lab: Lab) -> None:

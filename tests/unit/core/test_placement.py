@@ -54,6 +54,22 @@ def test_the_least_busy_node_is_chosen_and_a_lost_one_last() -> None:
     assert chosen is not None and chosen.name == "w1"
 
 
+def test_the_refusal_names_the_node_that_lacks_a_label_and_one_that_is_draining() -> None:
+    plain = replace(make_node("w2"), labels=())
+    with pytest.raises(Refused, match="the node w2 with gpu is needed, and w2 does not have gpu"):
+        require_node(
+            [make_node("w1"), plain], Placement(labels=("gpu",), host="w2"), isolated=False
+        )
+    going = replace(make_node("w1"), state="draining")
+    with pytest.raises(
+        Refused, match="w1 takes no more work, because it is draining; no connected"
+    ):
+        require_node([going, plain], Placement(labels=("gpu",)), isolated=False)
+    lost = replace(make_node("w3"), state="lost")
+    with pytest.raises(Refused, match="the node w3 is needed, and w3 is lost"):
+        require_node([plain, lost], Placement(host="w3"), isolated=False)
+
+
 def test_one_whose_memory_limit_no_node_allows_is_refused_with_both_numbers() -> None:
     small = replace(make_node("w1"), memory_mb=2048)
     assert choose_node([small], Placement(), isolated=False, memory_mb=2048) == small

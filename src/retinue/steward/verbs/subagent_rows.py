@@ -43,9 +43,14 @@ def _build_subagent_row(app: App, subagent: Subagent) -> dict[str, Any]:
         row["token_usage"] = usage_to_json(usage)
     if running and (waits := app.gateway.describe_wait(subagent)):
         row["waiting_for"] = waits
-    if subagent.standing.state is State.CREATED:
+    # Between attempts it may wait for a node, and has no process meanwhile.
+    on_node = running and subagent.contract.placement is not None
+    between = on_node and not (subagent.standing.in_attempt or subagent.standing.blocked)
+    if subagent.standing.state is State.CREATED or between:
         waits = app.supervisor.describe_wait(subagent)
         row |= {"waiting_for": waits, "waits_for": waits} if waits else {}
+        if waits and between:
+            row["status"] = "pending"
     return row
 
 
