@@ -63,6 +63,7 @@ class Chaos:
         self.lab = lab
         self.faults: Counter[str] = Counter()
         self._down: dict[str, float] = {}  # nodes that are to come back, with the time
+        self._cut: dict[str, float] = {}  # nodes whose link is to be mended, with the time
         self._chance = random.Random(SEED)
 
     def step(self) -> None:
@@ -70,12 +71,21 @@ class Chaos:
             if time.monotonic() > due:
                 del self._down[name]
                 self.lab.restart(name, slots=6)
-        what = self._chance.choices(("node", "steward", "hub"), (6, 3, 1))[0]
+        for name, due in list(self._cut.items()):
+            if time.monotonic() > due:
+                del self._cut[name]
+                self.lab.links[name].mend()
+        what = self._chance.choices(("node", "steward", "hub", "link"), (6, 3, 1, 1))[0]
         name = self._chance.choice(("w1", "w2", "w3"))
-        if what == "node" and name not in self._down and len(self._down) < 2:
+        here = name not in self._down and name not in self._cut
+        if what == "node" and here and len(self._down) < 2:
             self.lab.kill(name)
             pause = self._chance.choice((0.1, 0.5, LEASE_S + 1.5))
             self._down[name] = time.monotonic() + pause
+        elif what == "link" and here and not self._cut:
+            self.lab.links[name].cut()
+            pause = self._chance.choice((0.5, LEASE_S + 1.5))
+            self._cut[name] = time.monotonic() + pause
         elif what == "steward":
             self.lab.kill_steward()
         elif what == "hub":
@@ -87,6 +97,9 @@ class Chaos:
         self.faults[what] += 1
 
     def heal(self) -> None:
+        for name in self._cut:
+            self.lab.links[name].mend()
+        self._cut.clear()
         for name in list(self._down):
             self.lab.restart(name, slots=6)
         self._down.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from integration.cluster.conftest import CONFIG
 from support.cluster import TASK, Lab, wait_for
 
 LEASE_S = 4.0
+NODES = ("w1", "w2")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,27 @@ def test_after_a_cut_late_reports_are_refused_and_orders_flow(lab: Lab) -> None:
     assert len(lab.show("cut")["attempts"]) == 2
     closed = [event["agentInstance"] for event in lab.events("agent.subagent_closed")]
     assert closed.count("cut") == 1
+
+
+def test_a_hub_that_is_down_for_longer_costs_each_attempt_and_no_result_twice(lab: Lab) -> None:
+    names = [f"longer{number}" for number in range(4)]
+    once = 'if [ "$RETINUE_ATTEMPT" = 2 ]; then echo second; exit 0; fi'
+    for name in names:
+        lab.spawn(name, f"{once}; while :; do sleep 0.05; done", "--queue")
+    for name in names:
+        wait_for(lambda name=name: lab.show(name)["status"] == "running")
+    wait_for(lambda: sum(len(list_processes(f"{lab.top}/{node}/tasks")) for node in NODES) >= 4)
+    os.kill(lab.find_hub_process(), signal.SIGKILL)
+    began = time.monotonic()
+    # The children end by themselves, although neither steward nor nodes hear of each other.
+    wait_for(lambda: not any(list_processes(f"{lab.top}/{node}/tasks") for node in NODES), 15)
+    assert time.monotonic() - began < LEASE_S + 1
+    lab.run("hub", "start")
+    rows = lab.wait_closed(*names)
+    assert [(row["status"], len(row["attempts"])) for row in rows] == [("completed", 2)] * 4
+    assert [lab.result(name)["answer"].strip() for name in names] == ["second"] * 4
+    closed = [event["agentInstance"] for event in lab.events("agent.subagent_closed")]
+    assert all(closed.count(name) == 1 for name in names)
 
 
 def list_booked(lab: Lab, node: str) -> list[str]:
