@@ -34,8 +34,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from retinue.core import events
 from retinue.core.events import BilledRequest, Recorded
 from retinue.core.ids import TaskId, make_slug
+from retinue.core.safe_text import clean_text
 from retinue.core.subagent import Subagent, Task
-from retinue.core.text import clean_text
 from retinue.core.timeline import Lane
 from retinue.steward.app import App
 from retinue.steward.metrics import measure_root

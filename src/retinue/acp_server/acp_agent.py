@@ -19,7 +19,7 @@ from typing import Any
 
 from retinue.core.errors import AGENT, NotFound, RetinueError
 from retinue.core.ids import is_id
-from retinue.core.text import reveal_hidden
+from retinue.core.safe_text import reveal_hidden
 from retinue.delegation.answer_text import format_running
 from retinue.delegation.result_view import AnswerBudget
 from retinue.delegation.task_session import Choice, TaskSession

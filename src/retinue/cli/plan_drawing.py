@@ -8,7 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from retinue.cli import render
-from retinue.core.text import shorten
+from retinue.core.safe_text import shorten
 
 Step = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from retinue.core.contract import REPORT_PATTERN
-from retinue.core.text import shorten
+from retinue.core.safe_text import shorten
 
 Integration = Literal["merge", "copy", "none"]
 Access = Literal["read", "write"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from retinue.core.budget import Budget
+from retinue.core.command_variables import SecretSource
 from retinue.core.default_models import LOCAL, LOCAL_NOTE
 from retinue.core.errors import BadInput
 from retinue.core.ids import MemberId
 from retinue.core.placement import Placement
 from retinue.core.task_config import ISOLATED, Boundary
 from retinue.core.tool_servers import ToolServer, find_server, is_tool_granted, is_wanted
-from retinue.core.variables import SecretSource
 from retinue.core.voting import OURS
 
 TOOLS = frozenset(

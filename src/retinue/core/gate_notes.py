@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from retinue.core.text import reveal_hidden
+from retinue.core.safe_text import reveal_hidden
 
 _MARK = "Write your answer below this line and save the file"
 _HEADING = re.compile(r"^## ([A-Za-z0-9][A-Za-z0-9_-]*-[0-9]+)\s*$")

@@ -11,12 +11,12 @@ from itertools import combinations
 from pathlib import PurePosixPath
 
 from retinue.core.brief import Brief
+from retinue.core.command_variables import SecretSource, format_secret
 from retinue.core.contract import READ, REPORT_PATTERN, require_report_inside
 from retinue.core.errors import PYTHON, BadInput
 from retinue.core.globs import can_overlap, find_overlap_candidates, require_glob
 from retinue.core.ids import is_id
 from retinue.core.subagent import Counts, Task
-from retinue.core.variables import SecretSource, format_secret
 
 MERGE, COPY, NONE = "merge", "copy", "none"
 INTEGRATIONS = (MERGE, COPY, NONE)

@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.core.ids import MemberId
 from retinue.core.plan import MERGE, NONE, Plan, PlanStep
-from retinue.core.text import shorten
+from retinue.core.safe_text import shorten
 from retinue.core.voting import Member, choose_answer
 
 APPROVE, REASON, VOTE = "approve", "reason", "vote"

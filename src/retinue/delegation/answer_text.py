@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from retinue.core.text import reveal_hidden
+from retinue.core.safe_text import reveal_hidden
 from retinue.formats.result_json import counts_to_text, usage_to_text
 
 QUOTE = "  | "

@@ -9,6 +9,7 @@ from typing import Any
 
 from retinue.core.brief import Brief
 from retinue.core.budget import Budget
+from retinue.core.command_variables import SecretSource
 from retinue.core.contract import (
     WRITE,
     AgentProgram,
@@ -29,7 +30,6 @@ from retinue.core.contract import (
 from retinue.core.placement import Placement
 from retinue.core.task_config import Boundary, Limits
 from retinue.core.tool_servers import ToolServer
-from retinue.core.variables import SecretSource
 
 # Fields that hold another dataclass, or a list of them.
 _PARTS: Mapping[type, Mapping[str, type]] = {

@@ -17,8 +17,8 @@ from typing import Any
 
 from retinue.core.errors import BadInput
 from retinue.core.ids import is_id, make_slug
+from retinue.core.safe_text import shorten
 from retinue.core.subagent_type import MAX_DESCRIPTION, SubagentType
-from retinue.core.text import shorten
 from retinue.formats.profile_document import decode_text, make_type_error, split_front_matter
 from retinue.formats.yaml_document import load_yaml
 

@@ -14,7 +14,7 @@ from retinue.core.answer_schema import Mismatch, check_value
 from retinue.core.errors import BadInput
 from retinue.core.ids import SubagentId
 from retinue.core.result import Result, Status, TokenUsage, count_results
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 from retinue.formats.json_text import parse_strict_json
 
 json_to_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -23,7 +23,7 @@ from retinue.core.result import (
     Testimony,
     TokenUsage,
 )
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 from retinue.core.voting import Phase
 from retinue.formats.json_text import parse_strict_json
 

@@ -14,9 +14,9 @@ from retinue.core.lifecycle import ROSTER_STATES, State
 from retinue.core.placement import NodeFacts
 from retinue.core.plan import estimate_outcome
 from retinue.core.result import Result, Testimony
+from retinue.core.safe_text import reveal_hidden
 from retinue.core.subagent import Attempt, Counts, Gate, Subagent, Task, Totals
 from retinue.core.task_config import to_milliseconds
-from retinue.core.text import reveal_hidden
 from retinue.core.timeline import Lane, build_spans
 from retinue.formats.result_json import batch_to_json, result_to_json, usage_to_json
 

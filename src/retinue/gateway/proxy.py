@@ -20,7 +20,7 @@ from retinue.core.default_models import NOT_SET, SET_IT
 from retinue.core.errors import StorageFailed
 from retinue.core.events import Event
 from retinue.core.ids import TaskId
-from retinue.core.text import shorten
+from retinue.core.safe_text import shorten
 from retinue.gateway import recordings as replay
 from retinue.gateway.grants import BudgetAccounts, BudgetUsedUp, EventReporter, Grant, LedgerEntry
 from retinue.gateway.local_model.model_client import LocalModel, NoLocalModel

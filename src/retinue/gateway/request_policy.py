@@ -17,10 +17,10 @@ from retinue.core import events
 from retinue.core.budget import Budget
 from retinue.core.default_models import get_model
 from retinue.core.events import Event
+from retinue.core.safe_text import shorten
 from retinue.core.staffing import ModelBackend
 from retinue.core.subagent import Subagent
 from retinue.core.task_config import ModelTerms
-from retinue.core.text import shorten
 from retinue.gateway.providers import Provider, resolve_provider
 from retinue.gateway.request_summary import RequestSummary
 from retinue.gateway.vendors.base import Headers

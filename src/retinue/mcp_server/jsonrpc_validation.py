@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 
 MAX_LINE = 8 * 1024 * 1024
 MAX_DEPTH = 64

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from retinue.core.brief import Brief
 from retinue.core.budget import Budget
+from retinue.core.command_variables import SecretSource, complete_paths, parse_secrets
 from retinue.core.contract import (
     NO_DELEGATION,
     Caller,
@@ -36,10 +37,9 @@ from retinue.core.ids import SubagentId, TaskId, require_id
 from retinue.core.join_result import Source
 from retinue.core.placement import Placement, parse_placement, require_node
 from retinue.core.plan import INTEGRATIONS
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.task_config import ISOLATED, Boundary, TaskConfig, resolve_mode
-from retinue.core.text import shorten
-from retinue.core.variables import SecretSource, complete_paths, parse_secrets
 from retinue.ports import Admission, Nodes, Runtime, Tasks
 from retinue.processes import finish_work
 from retinue.steward.agent_staffing import require_agents_fit

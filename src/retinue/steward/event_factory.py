@@ -16,8 +16,8 @@ from retinue.core.lifecycle import (
 )
 from retinue.core.placement import NodeFacts
 from retinue.core.result import AgentNotice, Ending, EndKind, Refusal, Result, Status
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Attempt, Subagent
-from retinue.core.text import shorten
 
 
 def make_started(subagent: Subagent, attempt: Attempt) -> list[Event]:

@@ -27,8 +27,8 @@ from retinue.core.join_result import (
 from retinue.core.lifecycle import State
 from retinue.core.plan_review import CheckedOutput
 from retinue.core.result import Ending, EndKind, Result, Status
+from retinue.core.safe_text import clean_text, shorten
 from retinue.core.subagent import Subagent
-from retinue.core.text import clean_text, shorten
 from retinue.ports import EventFacts, LaunchOrder, Runtime
 from retinue.steward import event_factory
 from retinue.steward.attempt import KillTimer, complete_workspace

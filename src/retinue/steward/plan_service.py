@@ -12,6 +12,7 @@ from typing import Any
 
 from retinue.core import events
 from retinue.core.brief import Brief
+from retinue.core.command_variables import parse_secrets
 from retinue.core.contract import MAX_FILE_MB, require_known_tools
 from retinue.core.errors import PYTHON, BadInput, NotFound, Refused, RetinueError
 from retinue.core.events import Event
@@ -20,10 +21,9 @@ from retinue.core.join_result import Source
 from retinue.core.lifecycle import State
 from retinue.core.plan import Plan, PlanStep, order_for_integration, select_unfinished, to_brief
 from retinue.core.result import Result
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
-from retinue.core.text import shorten
-from retinue.core.variables import parse_secrets
 from retinue.ports import Tasks
 from retinue.steward.contract_factory import ContractFactory, name_branch
 from retinue.steward.journal import ActiveRuns, Journal

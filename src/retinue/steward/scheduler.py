@@ -34,9 +34,9 @@ from retinue.ports import (
 )
 from retinue.steward import event_factory
 from retinue.steward.attempt import SubagentRunner, list_attempts
-from retinue.steward.closing import OrphanReaper, SubagentCloser
 from retinue.steward.join import Joiner
 from retinue.steward.journal import Journal
+from retinue.steward.subagent_closer import OrphanReaper, SubagentCloser
 from retinue.store.reads import Records
 from retinue.workspaces.file_watch import FileWatch
 from retinue.workspaces.git.git_join import GitChecking, GitJoining

@@ -14,9 +14,9 @@ from retinue.core.ids import RunId, TaskId, make_slug, require_id
 from retinue.core.lifecycle import State
 from retinue.core.plan import RunOutcome, decide_run_outcome, estimate_outcome
 from retinue.core.result import Result
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Counts, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
-from retinue.core.text import shorten
 from retinue.ports import Tasks
 from retinue.steward.journal import Journal
 from retinue.steward.scheduler import Supervisor

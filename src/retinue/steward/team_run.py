@@ -22,9 +22,9 @@ from retinue.core.contract import (
 )
 from retinue.core.errors import BadInput, NotFound, Refused, RetinueError
 from retinue.core.ids import SubagentId, TaskId
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Draft, Subagent, Task
 from retinue.core.task_config import NewConfig, TaskConfig
-from retinue.core.text import shorten
 from retinue.ports import Admission, Tasks
 from retinue.steward.agent_staffing import require_agents_reach_models
 from retinue.steward.contract_factory import ContractFactory, list_program_folders

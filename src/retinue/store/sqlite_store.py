@@ -14,8 +14,8 @@ from retinue.core.errors import AGENT, PYTHON, BadInput, LimitExceeded, Refused,
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import SubagentId, TaskId
 from retinue.core.lifecycle import Standing
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Draft, Subagent, Task, task_closed
-from retinue.core.text import shorten
 from retinue.formats.contract_json import contract_to_text, hash_contract
 from retinue.ports import Admission, EventFacts, Outcome, Writing
 from retinue.store.database import Database

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.core.errors import BadInput, IntegrityBroken, StorageFailed
+from retinue.core.safe_text import shorten
 from retinue.core.subagent import Gate, Task
 from retinue.core.task_config import NewConfig, TaskConfig
-from retinue.core.text import shorten
 from retinue.files import create
 from retinue.formats.config_document import build_task_section, parse_task_config
 from retinue.formats.yaml_document import Place, YamlLimits, dump_yaml, load_yaml, quote_text

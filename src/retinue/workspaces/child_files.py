@@ -28,7 +28,7 @@ from pathlib import Path
 
 from retinue.core.ids import MemberId
 from retinue.core.result import AgentNotice, FinalDeclaration, Refusal, Testimony, answer_text
-from retinue.core.text import shorten
+from retinue.core.safe_text import shorten
 from retinue.files import PASSED, hold_descriptor, unlock
 from retinue.formats.testimony_json import parse_final, parse_notices, parse_testimony
 from retinue.workspaces.owned_files import FOLDER

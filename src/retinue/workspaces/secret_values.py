@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from retinue.core.command_variables import FILE, SecretSource
 from retinue.core.errors import PYTHON, Refused
 from retinue.core.join_result import POLICY, JoinFailed
 from retinue.core.result import Evidence
-from retinue.core.variables import FILE, SecretSource
 from retinue.files import is_root_folder, open_without_links
 from retinue.workspaces.contexts import LeadsOutside, is_below, resolve_links
 from retinue.workspaces.git.git_command import Git, GitTarget

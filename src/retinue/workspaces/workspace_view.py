@@ -18,8 +18,8 @@ from retinue.core.data_structures import BoundedDict
 from retinue.core.errors import NotFound
 from retinue.core.ids import MemberId, TaskId
 from retinue.core.result import Testimony
+from retinue.core.safe_text import clean_text
 from retinue.core.subagent import Subagent
-from retinue.core.text import clean_text
 from retinue.core.voting import SNAPSHOTS, TEMPORARY, WINNER
 from retinue.files import is_whiteout
 from retinue.formats.steward_protocol import MOST_FILES

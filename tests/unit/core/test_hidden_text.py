@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from retinue.core.text import MARK, reveal_hidden
+from retinue.core.safe_text import MARK, reveal_hidden
 
 # Of the format characters, these are drawn: Arabic number signs, Syriac and Kaithi marks,
 # and what arranges hieroglyphs.

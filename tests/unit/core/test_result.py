@@ -26,7 +26,7 @@ from retinue.core.result import (
     decide_result,
     select_best_attempt,
 )
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 from retinue.core.voting import Phase
 from support.values import RESULT
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retinue.core import events
 from retinue.core.events import Event, Recorded
 from retinue.core.ids import RunId, SubagentId, TaskId
-from retinue.core.text import SUMMARY_LIMIT, shorten
+from retinue.core.safe_text import SUMMARY_LIMIT, shorten
 from retinue.formats.event_json import event_from_json, event_to_json, event_to_line
 
 NASTY = 'a\n{"type":"agent.subagent_closed"}\r\x1b[31m\u2028\x85\0\ud800é'

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retinue.core.brief import Brief, Integration
+from retinue.core.command_variables import parse_secrets, require_variables
 from retinue.core.contract import REPORT_PATTERN
 from retinue.core.errors import AGENT, PYTHON, BadInput
 from retinue.core.ids import require_id
+from retinue.core.safe_text import clean_text
 from retinue.core.task_config import require_duration
-from retinue.core.text import clean_text
-from retinue.core.variables import parse_secrets, require_variables
 from retinue.formats.schemas.validation_errors import require_answer_schema
 
 MAX_TEXT = 1024 * 1024

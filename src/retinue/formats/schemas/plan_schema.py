@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from retinue.core.command_variables import parse_secrets, require_variables
 from retinue.core.contract import MAX_RETRIES, READ, REPORT_PATTERN
 from retinue.core.errors import BadInput
 from retinue.core.ids import make_slug
 from retinue.core.plan import MAX_STEPS, MERGE, NONE, Plan, PlanStep, require_sound_plan
 from retinue.core.plan_review import APPROVE, VERDICT, requires_approval
-from retinue.core.text import shorten
-from retinue.core.variables import parse_secrets, require_variables
+from retinue.core.safe_text import shorten
 from retinue.formats.schemas.validation_errors import (
     Amount,
     Duration,

@@ -11,7 +11,7 @@ from typing import Any
 
 from retinue.core.errors import BadInput, NotFound
 from retinue.core.ids import LAST, TaskId, is_reference
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 from retinue.formats import steward_protocol
 from retinue.store.reads import Records
 

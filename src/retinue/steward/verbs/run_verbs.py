@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from retinue.core.command_variables import complete_paths, parse_secrets
 from retinue.core.contract import ROOT
 from retinue.core.default_models import LOCAL
 from retinue.core.errors import BadInput, NotFound, Refused
@@ -18,7 +19,6 @@ from retinue.core.plan_review import make_contest
 from retinue.core.result import Result
 from retinue.core.subagent import LEFT, Subagent
 from retinue.core.task_config import NewConfig, TaskConfig
-from retinue.core.variables import complete_paths, parse_secrets
 from retinue.formats.plan_document import load_stored_plan, parse_plan, plan_to_json
 from retinue.formats.result_json import batch_to_json
 from retinue.formats.views_json import (

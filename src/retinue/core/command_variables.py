@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from retinue.core.errors import BadInput
-from retinue.core.text import clean_text
+from retinue.core.safe_text import clean_text
 
 MAX_VARIABLES = 256
 MAX_TOTAL = 256 * 1024  # characters of all names and values; the kernel limits one to 128 KiB
