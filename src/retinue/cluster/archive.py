@@ -7,6 +7,7 @@ refused. Overlay marks travel as they are: whiteouts as devices 0:0, opaque fold
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -29,6 +30,7 @@ LARGEST_PACKED = 1024**3
 MOST_ENTRIES = 2_000_000
 PIECE = 1024 * 1024
 _OUT_OF_RANGE = (ValueError, OverflowError, RecursionError)
+_BAD_NAMES = (errno.ENOENT, errno.ENAMETOOLONG)  # a link to nothing, a name that no file can have
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -268,7 +270,7 @@ def unpack(data: bytes, top: Path, allowed: Sequence[str]) -> None:
         raise ArchiveRefused(f"the archive is damaged: {error}") from error
     except OSError as error:
         # A damaged gzip stream is an OSError without a number.
-        if error.errno is None:
+        if error.errno is None or error.errno in _BAD_NAMES:
             raise ArchiveRefused(f"the archive is damaged: {error}") from error
         raise
 

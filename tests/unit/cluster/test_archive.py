@@ -56,6 +56,9 @@ HOSTILE = {
     "a file without its folder": [entry("it/deep/file")],
     "a time beyond all times": [FOLDER, entry("it/a", headers={"mtime": "1e300"})],
     "a time that is no number": [FOLDER, entry("it/a", headers={"mtime": "nan"})],
+    "a link to nothing": [FOLDER, entry("it/l", tarfile.SYMTYPE, "")],
+    "a name that is too long": [FOLDER, entry("it/" + "x" * 300)],
+    "a link that is too long": [FOLDER, entry("it/l", tarfile.SYMTYPE, "x" * 5000)],
     "a link to a NUL": [FOLDER, entry("it/l", tarfile.SYMTYPE, headers={"linkpath": "a\0b"})],
 }
 
