@@ -51,9 +51,9 @@ def ratio(path: Path, act: Callable[[Task], Awaitable[float]], rounds: int = 12)
 def test_a_steward_starts_without_importing_the_schemas() -> None:
     slow = ("pydantic", "ruamel.yaml", "aiohttp", "http.client", "retinue.store.rebuild")
     program = (
-        "import sys, importlib; from retinue.steward.__main__ import LATE; "
+        "import sys, importlib; from retinue.steward.__main__ import IMPORTED_LATE; "
         f"loaded = lambda: [name for name in {slow} if name in sys.modules]; print(loaded()); "
-        "[importlib.import_module(name) for name in LATE]; print(loaded())"
+        "[importlib.import_module(name) for name in IMPORTED_LATE]; print(loaded())"
     )
     said = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert said.splitlines() == ["[]", "['pydantic', 'ruamel.yaml']"]
