@@ -139,7 +139,7 @@ def test_several_roots_are_on_one_page(
         page = browser.page()
         page.admit(ui.base, ui.cookie, ui.word)
         page.goto(ui.base)
-        page.click(".nodes a", str(cli.root))
+        page.click(".roots a", str(cli.root))
         page.until("location.pathname === '/roots/1/'")
         page.click(".task-link", "Elsewhere")
         page.until("location.pathname === '/roots/1/tasks/elsewhere'")
@@ -157,7 +157,7 @@ def test_several_roots_are_on_one_page(
             "(select => { select.value = ''; select.dispatchEvent(new Event('change',"
             " {bubbles: true})); })(document.querySelector('.root select'))"
         )
-        page.until("location.pathname === '/' && document.querySelector('.nodes a')")
+        page.until("location.pathname === '/' && document.querySelector('.roots a')")
         assert not page.complaints()
         page.close()
 

@@ -76,6 +76,8 @@ export function Home() {
     again();
   };
   const searching = asked || filter;
+  // What stands below the tasks is shown after them: else it moves away from under the pointer.
+  const settled = (data || error) && (waiting.data || waiting.error);
   return html`
     <div class="title-row"><h1>Tasks</h1><${Live} state=${state} />
       <div class="home-tools">
@@ -96,8 +98,7 @@ export function Home() {
       <//>` : null}
     <${Section} name="running" title="Running" tasks=${active} now=${now} />
     <${Section} name="recent" title="Recent" tasks=${others} now=${now} />
-    <${NodesPanel} />
-    <${OtherRoots} />
+    ${settled ? html`<${NodesPanel} /><${OtherRoots} />` : null}
     <${ActionDialog} open=${dialog} done=${done} /><${Toast} said=${toast} gone=${() => setToast(null)} />
     <${StartDialog} kind=${starting} choose=${setStarting} />
     ${data && data.length === limit ? html`<p class="more"><button class="button" onClick=${() => setLimit(limit + PAGE)}>Show older tasks</button></p>` : null}`;

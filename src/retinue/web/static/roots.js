@@ -38,7 +38,7 @@ export function OtherRoots() {
   return html`
     <section class="home-section" aria-labelledby="roots-title">
       <h2 id="roots-title">Other roots <span class="badge">${others.length}</span></h2>
-      <ul class="card nodes">${others.map(each => html`
+      <ul class="card roots">${others.map(each => html`
         <li key=${each.prefix}><a href=${`${each.prefix}/`}><code>${line(each.root)}</code></a> <span class="muted">${said[each.prefix] || ''}</span></li>`)}</ul>
     </section>`;
 }
