@@ -89,8 +89,8 @@ export function Home() {
       </div>
     </div>
     ${error ? html`<${Trouble} error=${error} retry=${reload} />` : null}
-    ${!data && !error ? html`<${Loading} lines=${5} />` : null}
     ${searching ? null : html`<${Gates} title="Needs you" gates=${gates} act=${setDialog} />`}
+    ${!data && !error ? html`<${Loading} lines=${5} />` : null}
     ${data && !shown.length ? searching ? html`<${Empty} title="No task matches" />` : html`
       <${Empty} title="No tasks yet">
         <p><b>Start a run</b> above, or create a task at the shell; it appears here by itself.</p>
