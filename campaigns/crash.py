@@ -46,8 +46,10 @@ STOPS = {
     "a durable call fails: disk full": "disk full",
     "a durable call fails: I/O error": "I/O error",
 }
-# What a refused call or a failed step says.
-NAMED = re.compile("No space left|disk.full|Input/output error|I/O error|storage_failed")
+# What a refused call or a failed step says. Git gives no reason where it cannot rename its index.
+NAMED = re.compile(
+    "No space left|disk.full|Input/output error|I/O error|storage_failed|unable to write"
+)
 # Shared memory of SQLite, what a child and its init write, and output for people do not count.
 NOT_DURABLE = re.compile(
     r"retinue\.db-shm$|/workspace/|/exit\.json|/std(out|err)\.log$|/steward\.log$"
