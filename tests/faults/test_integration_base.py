@@ -255,3 +255,30 @@ def test_a_check_that_fails_hangs_or_floods_fails_its_child_alone(
     assert repository.files(end["branch"])["two"] == "one\ntwo\nthree"
     assert repository.untouched() == before
     Reader(root.path).check(finished=True)
+
+
+def test_a_merge_of_which_git_loses_objects_in_silence_is_refused_and_can_be_repeated(
+    repository: Repository, root: Root
+) -> None:
+    repository.write({"b.txt": "b\n"})
+    repository.git("add", "b.txt")
+    merged = repository.git("write-tree").strip()
+    repository.git("rm", "-q", "--cached", "b.txt")
+    (repository.path / "b.txt").unlink()
+    # The objects of that tree's prefix cannot be moved into the repository, as on a full disk.
+    taken = repository.path / ".git" / "objects" / merged[:2]
+    for each in taken.iterdir():
+        each.unlink()
+    taken.rmdir()
+    taken.touch()
+    ones = plan(step("one", "echo b > b.txt; echo x"))
+
+    end = carry_out(root, ones)
+    assert end["status"] == "failed"
+    assert "git did not write" in end["results"][0]["error"]
+    assert end["results"][0]["answer"] == "x"
+    assert end["branch"] is None
+
+    taken.unlink()
+    assert carry_out(root, ones)["status"] == "completed"
+    repository.git("fsck", "--strict", "--no-dangling")

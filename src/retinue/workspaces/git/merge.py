@@ -185,6 +185,15 @@ class Branch:
             pack.seek(0)
             # Objects arrive before any ref moves: no ref ever names a missing commit.
             await self._git.run(self._theirs, "unpack-objects", "-q", stdin=pack.fileno())
+        # With core.fsyncMethod=batch, git reports no error if it cannot move an object to its
+        # place. The commit may be there without its files, so look for all of them.
+        words = ("rev-list", "--objects", "--quiet", "--missing=print", "--stdin")
+        if missing := (await self._git.run(self._theirs, *words, stdin=asked)).text.splitlines():
+            repository = self._theirs.git_dir
+            raise GitFailed(
+                f"git did not write {len(missing)} objects of the merge into {repository}",
+                hint="its disk may be full, or its folders not writable; mend that, then repeat",
+            )
 
     async def _is_ancestor(self, old: str, new: str) -> bool:
         words = ("merge-base", "--is-ancestor", old, new)
