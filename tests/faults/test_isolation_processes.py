@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from retinue.runtime.fork_server_client import FIRST, TEAMS
+from retinue.runtime.fork_server_client import PRELUDE, TEAMS
 from support.reader import Reader
 from support.roots import Root, rounds, sh, until
 from support.scenes import SOURCE, USERS, Attack, Scene, needs_python, package, staged
@@ -263,7 +263,7 @@ for each in (lambda: syscalls.clone(0), lambda: namespaces.clone_into(0)) * 2:
 
 def test_children_of_one_server_share_no_chance() -> None:
     _, *options, _, paths, _ = TEAMS.build_argv("main")
-    words = [sys.executable, *options, FIRST + CLONES, paths]
+    words = [sys.executable, *options, PRELUDE + CLONES, paths]
     said = subprocess.run(words, capture_output=True, text=True, timeout=30)
     seen = [json.loads(line) for line in said.stdout.splitlines()]
     assert len(seen) == 4, said.stderr
