@@ -59,7 +59,7 @@ LESS_CPU = {"massgen": 600.0}  # how many times as much they should take at leas
 COMMAND, TEAM, KEPT = "a command", "a team", "the barest keeper"
 TIMES = 10  # of ours for each of theirs: the kernel counts CPU in hundredths of a second
 FASTER = (
-    "A fiftieth of codex on this machine is {most:.1f} ms. The smallest program that keeps the "
+    "A twenty-fifth of codex on this machine is {most:.1f} ms. The smallest program that keeps the "
     "request and the result, in files and in two durable commits, took {kept:.1f} ms in this run: "
     "it refuses, limits, isolates and judges nothing."
 )
@@ -146,7 +146,7 @@ def _figures(walls: Taken, costs: Taken, names: list[str]) -> list[Figure]:
     figures = []
     if "codex exec" in names:
         ours, floor = wall[COMMAND], wall["codex exec"]
-        ratio, most = ours.median / floor.median, 1 / 50
+        ratio, most = ours.median / floor.median, 1 / 25
         note = FASTER.format(most=floor.median * most, kept=wall[KEPT].median)
         figures.append(
             Figure("spawn, codex", ratio, "x codex exec", most, note, ours=ours, floor=floor)
