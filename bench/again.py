@@ -38,7 +38,7 @@ class Root:
         self.client = Client(path)
 
     def kill(self) -> None:
-        """Nobody holds the root any more."""
+        """Wait until no steward holds the root."""
         steward = os.pidfd_open(self.client.call("steward.status")["pid"])
         signal.pidfd_send_signal(steward, signal.SIGKILL)
         await_end(steward)
@@ -128,12 +128,12 @@ async def restart(counts: list[int], rounds: int) -> list[Figure]:
             f"s until a new steward is ready, {living:,} children adopted",
             0.5,
             ours=Sample(f"{living:,} adopted", ready * 1000, max(starts) * 1000),
-            floor=Sample("nobody to adopt", least, max(bare) * 1000),
+            floor=Sample("no child to adopt", least, max(bare) * 1000),
             details={"each_ms": (ready * 1000 - least) / living},
             curve=curve,
             axes="children adopted, ms",
-            note="Nearly two thirds of it is the start of a steward that adopts nobody: the import "
-            "of some 350 modules; a child adds about 0.14 ms.",
+            note="Nearly two thirds of it is the start of a steward that adopts no child: the "
+            "import of some 350 modules; a child adds about 0.14 ms.",
         )
     ]
 

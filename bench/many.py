@@ -16,15 +16,15 @@ from core import stewarded, task
 from measure import PYTHON, Figure, Sample, cpu_seconds, p99_ms, private_kb, run_ns, sample
 
 WAKE = (
-    "Nobody is told of an end that could still be lost: its init records it, its result is written "
-    "and committed durably, and only then does wait-any return. The barest program that does so "
-    "took {kept:.1f} ms in this run, p99 {tail:.1f}. The rest is the steward's: it reads what a "
-    "child left as a claim, judges it, tells its events and gives each to a consumer once. For a "
-    "child that ends as soon as it was started, all of it takes {at_once:.1f} ms (`wake at once`). "
-    "This one has slept for 50 ms first. No more is done for it; the other {more:.1f} ms are what "
-    "processors take that have been idle, and whose caches were somebody else's meanwhile (see "
-    "`spawn after a pause`). Waking the steward ahead, while the child's init still records its "
-    "end, gained nothing; a log that is written after the answer, 0.1 ms."
+    "No client is told of an end that could still be lost: its init records it, its result is "
+    "written and committed durably, and only then does wait-any return. The barest program that "
+    "does so took {kept:.1f} ms in this run, p99 {tail:.1f}. The rest is the steward's: it reads "
+    "what a child left as a claim, judges it, tells its events and gives each to a consumer once. "
+    "For a child that ends as soon as it was started, all of it takes {at_once:.1f} ms (`wake at "
+    "once`). This one has slept for 50 ms first. No more is done for it; the other {more:.1f} ms "
+    "are what processors take that have been idle, and whose caches other programs used meanwhile "
+    "(see `spawn after a pause`). Waking the steward ahead, while the child's init still records "
+    "its end, gained nothing; a log that is written after the answer, 0.1 ms."
 )
 
 

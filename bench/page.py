@@ -70,7 +70,7 @@ def _first_paint(tab: Page, url: str, rounds: int) -> float:
 
 
 def _scrolled(tab: Page) -> float:
-    """Megabytes of the page's own after somebody looked everywhere."""
+    """Megabytes of the page's own after all pages were opened."""
     for box in (".lanes .virtual", ".events-list .virtual"):
         for place in range(0, 101, 4):
             tab.js(

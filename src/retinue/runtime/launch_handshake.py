@@ -69,7 +69,7 @@ async def start_fresh(argv: list[str], order: Order) -> Started:
             ) from None
         identity, pidfd = procfs.hold(_find_visible_pid(said, launcher.pid))
         on_failure.pop_all()
-    # Whoever watches a process reaps it. Its pid may be another's by the time of `Launcher.end`.
+    # A process is reaped by its watcher. By the time of `Launcher.end`, its pid may be reused.
     in_front = None if identity.pid == launcher.pid else launcher
     return Started(identity, pidfd, ours, early, in_front)
 

@@ -182,7 +182,7 @@ class GivenSecrets:
     """
 
     def __init__(self, make_digest: Callable[[str], str] | None) -> None:
-        """Args: make_digest: with a key of the root, so that nobody can try values.
+        """Args: make_digest: with a key of the root, so that a reader of them cannot try values.
 
         Without it, no steward knows what an earlier one gave.
         """

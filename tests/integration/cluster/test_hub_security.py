@@ -181,7 +181,7 @@ def test_an_invitation_is_redeemed_once_and_only_for_its_kind(hub: Hub) -> None:
         with pytest.raises(Refused):
             await redeem(line, "node")
         brief, _ = await hub.invite(kind="node", labels=(), days=1 / 86_400)
-        await asyncio.sleep(2.1)
+        await asyncio.sleep(2.1)  # it expires by the hub's clock, in whole seconds
         with pytest.raises(Refused, match="has expired"):
             await redeem(brief, "node")
         unused, identity = await hub.invite(kind="node", labels=(), days=1)
